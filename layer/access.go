@@ -114,14 +114,20 @@ func (c HeaderMutation) Valid() (valid HeaderMutation, problems []error) {
 		}
 		return err != nil
 	}
-	filter := func(op string, fields []HeaderField) []HeaderField {
-		return slices.DeleteFunc(slices.Clone(fields), func(f HeaderField) bool { return invalid(op, f) })
-	}
-	valid.Add, valid.Set = filter("add", c.Add), filter("set", c.Set)
-	valid.Remove = slices.DeleteFunc(slices.Clone(c.Remove), func(name string) bool {
-		return invalid("remove", HeaderField{Name: name})
-	})
+	valid.Add = without(c.Add, func(f HeaderField) bool { return invalid("add", f) })
+	valid.Set = without(c.Set, func(f HeaderField) bool { return invalid("set", f) })
+	valid.Remove = without(c.Remove, func(name string) bool { return invalid("remove", HeaderField{Name: name}) })
 	return valid, problems
+}
+
+// without returns the items of list for which invalid returns false. It calls invalid once for each item. If
+// all remain, it returns list itself, because a router checks the lists of many routes.
+func without[T any](list []T, invalid func(T) bool) []T {
+	i := slices.IndexFunc(list, invalid)
+	if i < 0 {
+		return list
+	}
+	return append(slices.Clone(list[:i]), slices.DeleteFunc(slices.Clone(list[i+1:]), invalid)...)
 }
 
 // connectionFields returns the names, in lower case, of the header fields that belong to a

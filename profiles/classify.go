@@ -132,8 +132,10 @@ func classOf(failure bool) layer.Class {
 
 func compileClasses(classes []ResponseClass, problems *FieldErrors) classifier {
 	compiled := make(classifier, 0, len(classes))
-	for i, k := range classes {
-		invalid := func(err error) { problems.add(item("Classes", i), err) }
+	i := 0
+	invalid := func(err error) { problems.add(item("Classes", i), err) }
+	for ; i < len(classes); i++ {
+		k := classes[i]
 		if m, err := compileResponse(k.Match, invalid); err != nil {
 			invalid(err)
 		} else {

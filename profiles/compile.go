@@ -48,14 +48,14 @@ type compiledRoute struct {
 	classes classifier   // of the route's responses
 }
 
-// compileRoute compiles r. It leaves out invalid parts of conditions and invalid classes, and adds
+// compileRoute compiles r, except for its classes. It leaves out invalid parts of conditions, and adds
 // the mistakes to problems. It returns false if the whole condition is invalid.
-func compileRoute(r Route, problems *FieldErrors) (compiledRoute, bool) {
+func compileRoute(r *Route, problems *FieldErrors) (compiledRoute, bool) {
 	match, err := compileMatch(r.Match, func(err error) { problems.add("Match", err) })
 	if problems.add("Match", err) {
 		return compiledRoute{}, false
 	}
-	compiled := compiledRoute{match: match, needs: match.needs(), classes: compileClasses(r.Classes, problems)}
+	compiled := compiledRoute{match: match, needs: match.needs()}
 	if r.Name != "" || len(r.Labels) > 0 {
 		compiled.info = &layer.Route{Name: r.Name, Labels: r.Labels}
 	}

@@ -45,15 +45,14 @@ func (e FieldErrors) orNil() error {
 // add appends a mistake in the given field, unless err is nil. If err is itself a FieldErrors, its paths
 // begin at this field. add reports whether err is not nil.
 func (e *FieldErrors) add(field string, err error) bool {
-	var inner FieldErrors
-	switch {
-	case err == nil:
+	if err == nil {
 		return false
-	case errors.As(err, &inner):
-		for _, mistake := range inner {
-			*e = append(*e, &FieldError{field + "." + mistake.Field, mistake.Err})
-		}
-	default:
+	}
+	inner, ok := errors.AsType[FieldErrors](err)
+	for _, mistake := range inner {
+		*e = append(*e, &FieldError{field + "." + mistake.Field, mistake.Err})
+	}
+	if !ok {
 		*e = append(*e, &FieldError{field, err})
 	}
 	return true
@@ -69,7 +68,7 @@ func (e *FieldErrors) negative(field string, d *time.Duration) {
 
 // routeError returns the mistake err in r, which is at the position i of a profile. The path of a
 // FieldError begins at r.
-func routeError(i int, r Route, err error) *FieldError {
+func routeError(i int, r *Route, err error) *FieldError {
 	field := item("Routes", i)
 	if inner, ok := errors.AsType[*FieldError](err); ok {
 		field, err = field+"."+inner.Field, inner.Err

@@ -158,7 +158,8 @@ func (p *Profile) Validate() error {
 	var problems FieldErrors
 	_, err := p.apex("")
 	problems.add("Name", err)
-	for i, r := range p.Routes {
+	for i := range p.Routes {
+		r := &p.Routes[i]
 		for _, mistake := range r.mistakes() {
 			problems = append(problems, routeError(i, r, mistake))
 		}
@@ -182,7 +183,9 @@ func (r Route) Validate() error { return r.mistakes().orNil() }
 func (r Route) mistakes() FieldErrors {
 	_, invalid := r.valid()
 	problems := make(FieldErrors, 0, len(invalid))
-	_, _ = compileRoute(r, &problems)
+	if _, ok := compileRoute(&r, &problems); ok {
+		compileClasses(r.Classes, &problems)
+	}
 	return append(problems, invalid...)
 }
 

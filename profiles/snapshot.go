@@ -57,17 +57,18 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 		candidates = old.routes
 	}
 	next := 0 // the position in candidates that probably has the next route of p
-	for i, def := range p.Routes {
+	for i := range p.Routes {
+		def := &p.Routes[i]
 		var key string
 		var route *liveRoute[Req, Rsp]
-		if next < len(candidates) && candidates[next].isOf(&p.Routes[i]) {
+		if next < len(candidates) && candidates[next].isOf(def) {
 			route = candidates[next]
 		} else {
 			if routes == nil {
 				routes = routeSetOf(candidates)
 			}
 			key = routeKey(def)
-			if route = routes.find(key, &p.Routes[i]); route != nil {
+			if route = routes.find(key, def); route != nil {
 				next = slices.Index(candidates, route)
 			}
 		}
@@ -98,17 +99,20 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 
 // makeRoute makes the route def, which is at the position i of the profile of s. It calls drop for each
 // part that it leaves out, and returns nil if it leaves out the whole route. The caller must hold mu.
-func (r *Router[Req, Rsp]) makeRoute(i int, def Route, s *snapshot[Req, Rsp], drop func(error)) *liveRoute[Req, Rsp] {
+func (r *Router[Req, Rsp]) makeRoute(i int, def *Route, s *snapshot[Req, Rsp], drop func(error)) *liveRoute[Req, Rsp] {
 	inRoute := func(err error) { drop(routeError(i, def, err)) }
 	var problems FieldErrors
 	compiled, ok := compileRoute(def, &problems)
+	if ok {
+		compiled.classes = s.classesOf(def.Classes, &problems)
+	}
 	for _, err := range problems {
 		inRoute(err)
 	}
 	if !ok {
 		return nil
 	}
-	route := &liveRoute[Req, Rsp]{compiledRoute: compiled, def: def}
+	route := &liveRoute[Req, Rsp]{compiledRoute: compiled, def: *def}
 	err := panics.Contain(func() {
 		route.split = r.routeSplit(route, s.profile.Policy.labels(), drop)
 		inner := layer.Service[Req, Rsp](targets[Req, Rsp]{router: r, split: route.split})
@@ -117,7 +121,7 @@ func (r *Router[Req, Rsp]) makeRoute(i int, def Route, s *snapshot[Req, Rsp], dr
 			next = r.stackOf(route, s.budget, inner, inRoute)
 		}
 		if r.perRoute != nil {
-			route.stack = r.perRoute(def, next)
+			route.stack = r.perRoute(*def, next)
 		}
 		if route.stack == nil && (next != inner || route.split != nil) {
 			route.stack = next
@@ -128,6 +132,18 @@ func (r *Router[Req, Rsp]) makeRoute(i int, def Route, s *snapshot[Req, Rsp], dr
 		return nil
 	}
 	return route
+}
+
+// classesOf compiles classes. If they are those of the last route, it returns its classifier, which has
+// the same mistakes. Routes that a program makes from common defaults often share their classes.
+func (s *snapshot[Req, Rsp]) classesOf(classes []ResponseClass, problems *FieldErrors) classifier {
+	if n := len(s.routes); n > 0 && len(classes) > 0 {
+		last := s.routes[n-1]
+		if len(last.def.Classes) == len(classes) && &last.def.Classes[0] == &classes[0] {
+			return last.classes
+		}
+	}
+	return compileClasses(classes, problems)
 }
 
 // budgetFor returns p's retry budget, or nil if p contains no valid RetryBudget. If the
@@ -161,7 +177,7 @@ func routeSetOf[Req, Rsp any](routes []*liveRoute[Req, Rsp]) routeSet[Req, Rsp] 
 
 // routeKey returns r's key in a [routeSet]: its name, or else its condition as a text. Equal
 // routes share a key, and different routes may do so too.
-func routeKey(r Route) string {
+func routeKey(r *Route) string {
 	if r.Name != "" {
 		return r.Name
 	}

@@ -59,7 +59,7 @@ type generation struct {
 	*config.Config
 
 	services map[config.Name]*upstream // the values are the keys of gateway.services
-	routes   map[string]*route         // by version
+	routes   map[config.Name]*route
 	profile  *profiles.Profile
 	release  context.CancelFunc // lets a service close a minute after its last request
 }
@@ -170,7 +170,7 @@ func (g *gateway) load(ctx context.Context, c *config.Config) error {
 	previous := g.current.Load()
 	next := &generation{
 		Config: c, profile: c.Profile(),
-		services: make(map[config.Name]*upstream, len(c.Services)), routes: make(map[string]*route, len(c.Routes)),
+		services: make(map[config.Name]*upstream, len(c.Services)), routes: make(map[config.Name]*route, len(c.Routes)),
 	}
 	for i := range c.Services {
 		s := &c.Services[i]
@@ -181,17 +181,14 @@ func (g *gateway) load(ctx context.Context, c *config.Config) error {
 		}
 	}
 	for i := range c.Routes {
-		version := c.Routes[i].Version()
-		r := previous.routes[version]
-		if r == nil {
-			r = &route{&c.Routes[i], make(map[config.Name]*upstream)}
-			for _, name := range r.Services() {
-				r.services[name] = next.services[name]
-			}
+		r := previous.routes[c.Routes[i].Name]
+		if !r.keeps(&c.Routes[i], next.services) {
+			r = routeOf(&c.Routes[i], next.services)
 		}
-		next.routes[version] = r
+		next.routes[r.Name] = r
+		next.profile.Routes[i] = r.Profile()
 		next.profile.Routes[i].Value = r
-		next.profile.Routes[i].Backends = r.backends()
+		next.profile.Routes[i].Backends = r.shares
 	}
 	// Pin the services before the previous generation releases its own. Those in both then stay open.
 	var pinned context.Context

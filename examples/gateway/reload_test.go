@@ -164,6 +164,52 @@ routes:
 	assert.Equal(t, http.StatusTooManyRequests, p.get(t, "GET", "/limited").StatusCode)
 }
 
+// A route stays the same until its configuration changes, or a service to which it refers is made again.
+func TestReloadKeepsRoutes(t *testing.T) {
+	t.Parallel()
+	parse := func(text string) *config.Config {
+		c, err := config.Parse("gateway.yaml", []byte(text))
+		require.NoError(t, err)
+		return c
+	}
+	text := head + `
+defaults: {routes: {retry: {codes: [502]}}}
+services:
+- {name: a, static: {addresses: ["10.0.0.1:80"]}}
+- {name: b, static: {addresses: ["10.0.0.2:80"]}}
+- {name: c, static: {addresses: ["10.0.0.3:80"]}}
+rateLimitService: {backendRef: {name: c}, domain: x}
+routes:
+- {name: a, backendRefs: [{name: a}]}
+- {name: b, backendRefs: [{name: b}]}
+- {name: c, backendRefs: [{name: b}], globalRateLimits: [{actions: [{remoteAddress: {}}]}]}
+- {name: d, backendRefs: [{name: b}], retry: {attempts: 1}}
+`
+	g, err := newGateway(t.Context(), parse(text), nil, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	for _, change := range []struct{ old, now, changed string }{
+		{"", "", ""},
+		{"10.0.0.1", "10.0.0.9", ""},
+		{"{name: a, static", "{name: a, queue: {capacity: 7}, static", ""},
+		{"{name: a, backend", "{name: a, maxRequests: 5, backend", "a"},
+		{"{name: a, static", "{name: a, protocol: HTTP2, static", "a"},
+		{"{name: c, static", "{name: c, protocol: HTTP2, static", "c"},
+		{"domain: x", "domain: y", "c"},
+		{"[502]", "[503]", "abc"},
+	} {
+		require.NoError(t, g.load(t.Context(), parse(text)))
+		before := g.current.Load()
+		require.NoError(t, g.load(t.Context(), parse(strings.Replace(text, change.old, change.now, 1))))
+		changed := ""
+		for i, r := range g.current.Load().profile.Routes {
+			if r.Value != before.profile.Routes[i].Value {
+				changed += r.Name
+			}
+		}
+		assert.Equal(t, change.changed, changed, "%+v", change)
+	}
+}
+
 // The router may make a route when later configurations have already replaced it and its service.
 func TestReloadReplacedRoute(t *testing.T) {
 	t.Parallel()

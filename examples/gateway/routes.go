@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,11 +19,41 @@ import (
 )
 
 // route is a route of the configuration with the services to which it refers. It is the Value of the route
-// and of its backends in the profile. Routes with the same [config.Route.Version] share one route.
+// and of its backends in the profile. It stays the same until its configuration or one of its services changes.
 type route struct {
 	*config.Route
 
-	services map[config.Name]*upstream
+	services []*upstream        // those of Route.Services, in this order
+	shares   []profiles.Backend // the result of backends
+}
+
+// routeOf returns the route c. services has those to which it refers.
+func routeOf(c *config.Route, services map[config.Name]*upstream) *route {
+	names := c.Services()
+	r := &route{Route: c, services: make([]*upstream, 0, len(names))}
+	for _, name := range names {
+		r.services = append(r.services, services[name])
+	}
+	r.shares = r.backends()
+	return r
+}
+
+// keeps reports whether r can be used for the route c. services has those to which c refers.
+func (r *route) keeps(c *config.Route, services map[config.Name]*upstream) bool {
+	if r == nil || !reflect.DeepEqual(r.Route, c) {
+		return false
+	}
+	for i, name := range c.Services() {
+		if r.services[i] != services[name] {
+			return false
+		}
+	}
+	return true
+}
+
+// service returns the service with the given name, which is one of Route.Services.
+func (r *route) service(name config.Name) *upstream {
+	return r.services[slices.Index(r.Services(), name)]
 }
 
 // backends returns the backends of r for the profile: the services, or what responds instead of a service.
@@ -55,11 +86,11 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 func (g *gateway) routeService(r *route, next httplayer.Service) httplayer.Service {
 	var authorizer httplayer.Service
 	if r.ExternalAuth != nil {
-		authorizer = g.services.Service(r.services[r.ExternalAuth.BackendRef.Name])
+		authorizer = g.services.Service(r.service(r.ExternalAuth.BackendRef.Name))
 	}
 	var counter httplayer.Service
 	if c := r.RateLimitService(); c != nil {
-		counter = g.services.Service(r.services[c.BackendRef.Name])
+		counter = g.services.Service(r.service(c.BackendRef.Name))
 	}
 	name := string(r.Name)
 	instruments := g.metrics.Route(name, "")
@@ -111,7 +142,7 @@ func (g *gateway) newBackend(b *profiles.Backend) httplayer.Service {
 	case r.StaticFiles != nil:
 		return staticFiles(r.StaticFiles)
 	}
-	svc := g.services.Service(r.services[config.Name(b.Authority)])
+	svc := g.services.Service(r.service(config.Name(b.Authority)))
 	return layer.Lazy(func() httplayer.Service {
 		return httplayer.NewStack().Metrics(g.metrics.Route(string(r.Name), b.Authority)).Service(svc)
 	})

@@ -49,6 +49,7 @@ type Decoder struct {
 	Empty bool
 
 	defaults map[reflect.Type]reflect.Value // structs with their defaults
+	shared   map[*yaml.Node]reflect.Value   // the values of nodes that occur in several places
 }
 
 // Decode decodes v into target, a pointer, and adds mistakes to v's file.
@@ -235,13 +236,33 @@ func (d *Decoder) decodeStruct(v Value, target reflect.Value) {
 		case !ok:
 			key.unknown(sortedNames(p.byName))
 		case !item.IsNull():
-			d.decode(item, target.FieldByIndex(f.Index), f.Tag)
+			d.decodeField(item, target.FieldByIndex(f.Index), f.Tag)
 		}
 	})
 	d.checkPresence(v, p, target)
 	if d.Check != nil && len(v.Mistakes) == mistakes {
 		d.Check(v, target.Addr().Interface())
 	}
+}
+
+// decodeField decodes v into target, a field with the given tag. It decodes a node of File.Paths once, because
+// thousands of structs may share it. They then also share what its value points to.
+func (d *Decoder) decodeField(v Value, target reflect.Value, tag reflect.StructTag) {
+	if value, ok := d.shared[v.Node]; ok {
+		target.Set(value)
+		return
+	}
+	mistakes := len(v.Mistakes)
+	d.decode(v, target, tag)
+	if v.Paths[v.Node] == "" || len(v.Mistakes) > mistakes {
+		return
+	}
+	if d.shared == nil {
+		d.shared = make(map[*yaml.Node]reflect.Value)
+	}
+	value := reflect.New(target.Type()).Elem()
+	value.Set(target)
+	d.shared[v.Node] = value
 }
 
 // checkPresence reports required fields of target that are missing in v, and alternative fields

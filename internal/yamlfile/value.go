@@ -85,7 +85,8 @@ type File struct {
 	// Origin maps a line in f to a file and a line in it, if f was put together from several
 	// files. It is nil for a single file.
 	Origin func(line int) (name string, number int)
-	// Paths overrides the paths of nodes that occur in several places in the document.
+	// Paths overrides the paths of nodes that occur in several places in the document, all in the same
+	// field of one struct type.
 	Paths map[*yaml.Node]string
 
 	lines int // number of lines in the file

@@ -73,24 +73,6 @@ type Defaults struct {
 // refers to. The gateway watches these for changes.
 func (c *Config) Contents() []Content { return c.contents }
 
-// resolvePaths resolves paths that are not a [File]: the access log, the ACME cache, and folders
-// with static files.
-func (c *Config) resolvePaths(s *source) {
-	if c.AccessLog.Path != "stdout" {
-		c.AccessLog.Path = s.resolve(c.AccessLog.Path)
-	}
-	for i := range c.Routes {
-		if f := c.Routes[i].StaticFiles; f != nil {
-			f.Root = s.resolve(f.Root)
-		}
-	}
-	for i := range c.Listeners {
-		if t := c.Listeners[i].TLS; t != nil && t.ACME != nil {
-			t.ACME.CacheDirectory = s.resolve(t.ACME.CacheDirectory)
-		}
-	}
-}
-
 // resolve returns path as the gateway should open it. Relative paths start at the configuration's
 // folder.
 func (s *source) resolve(path string) string {
@@ -196,28 +178,19 @@ func namesOf[T any](n node, list []T, nameOf func(*T) Name) names {
 	return result
 }
 
-// setVersions sets the version of each listener, service and route to a digest of its
-// configuration. A route's version also covers its services, because the route is rebuilt when
-// they change.
+// setVersions sets the version of each listener and service to a digest of its configuration, and the
+// service that counts the requests of each route.
 func (c *Config) setVersions() {
 	for i := range c.Listeners {
 		c.Listeners[i].version = digest(c.Listeners[i])
 	}
-	services := make(map[Name]string, len(c.Services))
 	for i := range c.Services {
 		c.Services[i].setVersions()
-		services[c.Services[i].Name] = c.Services[i].version
 	}
 	for i := range c.Routes {
-		r := &c.Routes[i]
-		if len(r.GlobalRateLimits) > 0 {
+		if r := &c.Routes[i]; len(r.GlobalRateLimits) > 0 {
 			r.limiter = c.RateLimitService
 		}
-		parts := []any{r, r.limiter}
-		for _, name := range r.Services() {
-			parts = append(parts, services[name])
-		}
-		r.version = digest(parts)
 	}
 }
 

@@ -209,6 +209,7 @@ type ACME struct {
 }
 
 func (a *ACME) check(n node) {
+	a.CacheDirectory = n.resolve(a.CacheDirectory)
 	if len(a.Domains) == 0 {
 		n.at("domains").failf("want at least one domain")
 	}
@@ -277,6 +278,9 @@ type AccessLog struct {
 }
 
 func (a *AccessLog) check(n node) {
+	if a.Path != "stdout" {
+		a.Path = n.resolve(a.Path)
+	}
 	if len(a.Fields) > 0 && a.Format != "json" {
 		n.at("fields").failf("want format: json beside fields")
 	}

@@ -22,25 +22,27 @@ func (c *Config) Profile() *profiles.Profile {
 		TTL:          c.RetryBudget.Interval.D(),
 	}, Routes: make([]profiles.Route, 0, len(c.Routes))}
 	for i := range c.Routes {
-		r := &c.Routes[i]
-		route := r.profile()
-		// These labels are for tap. A route with several services has no label "service", because tap has it
-		// for each attempt.
-		route.Labels = map[string]string{"route": string(r.Name)}
-		if len(r.BackendRefs) == 1 {
-			route.Labels["service"] = string(r.BackendRefs[0].Name)
-		}
-		p.Routes = append(p.Routes, route)
+		p.Routes = append(p.Routes, c.Routes[i].Profile())
 	}
 	return p
+}
+
+// tapLabels returns the labels for tap. A route with several services has no label "service", because tap
+// has it for each attempt.
+func (r *Route) tapLabels() map[string]string {
+	labels := map[string]string{"route": string(r.Name)}
+	if len(r.BackendRefs) == 1 {
+		labels["service"] = string(r.BackendRefs[0].Name)
+	}
+	return labels
 }
 
 // checkProfile reports the mistakes that package profiles finds in the route, as mistakes in n, the
 // route's node in the file. Without this check, a router would ignore the invalid parts of the route.
 func (r *Route) checkProfile(n node) {
-	route := r.profile()
-	route.RequestHeader = r.RequestHeaderModifier.mutation()
-	route.ResponseHeader = r.ResponseHeaderModifier.mutation()
+	route := r.Profile()
+	route.RequestHeader = r.RequestHeaderModifier.mutation
+	route.ResponseHeader = r.ResponseHeaderModifier.mutation
 	err := route.Validate()
 	if err == nil {
 		return
@@ -59,22 +61,22 @@ func (r *Route) checkProfile(n node) {
 	}
 }
 
-// profile converts r for package profiles. Settings that package profiles does not know, such as
-// CORS, are left out; routeService applies them.
-func (r *Route) profile() profiles.Route {
+// Profile converts r for package profiles. Settings that package profiles does not know, such as
+// CORS, are left out; routeService applies them. The results of several calls share what they point to.
+func (r *Route) Profile() profiles.Route {
 	p := profiles.Route{
-		Name: string(r.Name), Match: r.match(),
+		Name: string(r.Name), Match: r.condition, Labels: r.labels,
 		Timeout: r.Timeouts.Request.D(), TimeoutAfterBody: true, AttemptTimeout: r.Timeouts.BackendRequest.D(),
-		Classes: r.classes(), Limit: r.MaxRequests,
+		Classes: r.Retry.classes, Limit: r.MaxRequests,
 	}
 	if r.Retry.Attempts > 0 {
 		p.Retry = &profiles.Retry{Max: r.Retry.Attempts, NonIdempotent: r.Retry.NonIdempotent}
 	}
 	if !r.RequestHeaderModifier.variables { // otherwise headerVariables applies them
-		p.RequestHeader = r.RequestHeaderModifier.mutation()
+		p.RequestHeader = r.RequestHeaderModifier.mutation
 	}
 	if !r.ResponseHeaderModifier.variables {
-		p.ResponseHeader = r.ResponseHeaderModifier.mutation()
+		p.ResponseHeader = r.ResponseHeaderModifier.mutation
 	}
 	if r.Hedge != nil {
 		p.Hedge = r.Hedge.Delay.D()
@@ -130,22 +132,21 @@ func (r *Route) paths(p *PathModifier) (full, oldPrefix, newPrefix string) {
 	return string(p.ReplaceFullPath), "", ""
 }
 
-// classes returns the route's response classes: the statuses in retry.codes are failures, and
-// everything else is a success. If retry.codes is empty, it returns nil for the defaults of
-// package profiles.
-func (r *Route) classes() []profiles.ResponseClass {
-	if len(r.Retry.Codes) == 0 {
+// classesOf returns the response classes for retry.codes: these statuses are failures, and everything else
+// is a success. If codes is empty, it returns nil for the defaults of package profiles.
+func classesOf(codes []Status) []profiles.ResponseClass {
+	if len(codes) == 0 {
 		return nil
 	}
-	var classes []profiles.ResponseClass
-	for _, code := range r.Retry.Codes {
+	classes := make([]profiles.ResponseClass, 0, len(codes)+1)
+	for _, code := range codes {
 		classes = append(classes, profiles.ResponseClass{Match: profiles.Status{Min: int(code), Max: int(code)}, Failure: true})
 	}
 	return append(classes, profiles.ResponseClass{Match: profiles.Status{Min: 100, Max: 999}})
 }
 
-// mutation converts m for package layer.
-func (m *HeaderModifier) mutation() (c layer.HeaderMutation) {
+// convert converts m for package layer.
+func (m *HeaderModifier) convert() (c layer.HeaderMutation) {
 	for _, h := range m.Add {
 		c.Add = append(c.Add, layer.HeaderField{Name: string(h.Name), Value: string(h.Value)})
 	}

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles"
 )
 
 // Route selects requests and says where and how to send them. Routes are tried in order, and the
@@ -60,17 +63,15 @@ type Route struct {
 	ExternalAuth *ExternalAuth `yaml:"externalAuth"`
 	Access
 
-	version string
-	limiter *RateLimitService // nil without globalRateLimits
+	condition profiles.Match    // combines listeners, hostnames and matches
+	labels    map[string]string // for tap
+	limiter   *RateLimitService // nil without globalRateLimits
 }
-
-// Version returns a text that changes when the configuration of the route, or of a service that
-// it refers to, changes.
-func (r *Route) Version() string { return r.version }
 
 // Services returns the names of all services that the route refers to. A name may occur more than
 // once.
-func (r *Route) Services() (all []Name) {
+func (r *Route) Services() []Name {
+	all := make([]Name, 0, len(r.BackendRefs)+len(r.RequestMirrors)+2)
 	for _, b := range r.BackendRefs {
 		all = append(all, b.Name)
 	}
@@ -109,6 +110,8 @@ func (r *Route) check(n node) {
 		n.at("faults").failf("want percentages with a sum of at most 100, not %v", total)
 	}
 	if len(n.Mistakes) == mistakes {
+		r.condition = r.match()
+		r.labels = r.tapLabels()
 		r.checkProfile(n)
 	}
 }
@@ -260,7 +263,11 @@ type Retry struct {
 	// True also retries requests that are not idempotent, such as POST. A service may then
 	// process a request twice.
 	NonIdempotent bool `yaml:"nonIdempotent"`
+
+	classes []profiles.ResponseClass // nil for the defaults of package profiles
 }
+
+func (r *Retry) check(node) { r.classes = classesOf(r.Codes) }
 
 // Hedge sends a copy of a slow request to another endpoint, and uses whichever response comes
 // first. To keep the load low, only 5 % of the last second's requests, and one per second, are
@@ -286,6 +293,7 @@ type HeaderModifier struct {
 	// Removes fields by name.
 	Remove []HeaderName `yaml:"remove"`
 
+	mutation  layer.HeaderMutation // the changes for package layer
 	variables bool
 }
 
@@ -293,19 +301,21 @@ type HeaderModifier struct {
 func (m *HeaderModifier) HasVariables() bool { return m.variables }
 
 func (m *HeaderModifier) check(n node) {
-	for list, headers := range map[string][]Header{"add": m.Add, "set": m.Set} {
-		for i, h := range headers {
-			if h.Value.checkVariables(n.at(list).item(i).at("value")) {
-				m.variables = true
-			}
-			modifier := HeaderModifier{Add: []Header{h}}
-			if list == "set" {
-				modifier = HeaderModifier{Set: []Header{h}}
-			}
-			if err := modifier.mutation().Validate(); err != nil {
-				n.at(list).item(i).at("name").failf("cannot be changed: %v", err)
-			}
+	m.mutation = m.convert()
+	check := func(list string, i int, value HeaderValue, change layer.HeaderMutation) {
+		if n.env != nil && value.hasVariables() { // a generated configuration never contains any
+			m.variables = true
+			value.checkVariables(n.at(list).item(i).at("value"))
 		}
+		if err := change.Validate(); err != nil {
+			n.at(list).item(i).at("name").failf("cannot be changed: %v", err)
+		}
+	}
+	for i, h := range m.Add {
+		check("add", i, h.Value, layer.HeaderMutation{Add: m.mutation.Add[i : i+1]})
+	}
+	for i, h := range m.Set {
+		check("set", i, h.Value, layer.HeaderMutation{Set: m.mutation.Set[i : i+1]})
 	}
 }
 
@@ -388,7 +398,8 @@ type StaticFiles struct {
 }
 
 func (s *StaticFiles) check(n node) {
-	if info, err := os.Stat(n.resolve(s.Root)); err != nil || !info.IsDir() {
+	s.Root = n.resolve(s.Root)
+	if info, err := os.Stat(s.Root); err != nil || !info.IsDir() {
 		n.at("root").failf("want a folder")
 	}
 }

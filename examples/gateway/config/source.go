@@ -152,7 +152,6 @@ func (s *source) config(root *yaml.Node) (*Config, error) {
 	var c Config
 	s.decoder().Decode(node{s, root, ""}.value(), &c)
 	c.contents = s.contents
-	c.resolvePaths(s)
 	mistakes := s.located(s.Mistakes)
 	errs := make([]error, 0, len(mistakes))
 	for _, e := range mistakes {
@@ -296,7 +295,8 @@ func (s *source) applyDefaults(root *yaml.Node) {
 			value := fields.n.Content[i+1]
 			s.Paths[value] = fields.path + "." + name.Value
 			for _, item := range (node{s, root, ""}).at(list).n.Content {
-				if item.Kind == yaml.MappingNode && (node{s, item, ""}).at(name.Value).n.Kind == 0 {
+				_, present := (node{s, item, ""}).value().Field(name.Value)
+				if item.Kind == yaml.MappingNode && !present {
 					item.Content = append(item.Content, name, value)
 				}
 			}

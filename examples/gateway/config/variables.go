@@ -23,19 +23,15 @@ func RequestVariables() []string {
 
 var requestVariable = regexp.MustCompile(`\{[a-z_]+\}`)
 
-// checkVariables reports unknown variables in a header value, and returns whether there are any
-// variables. Generated configurations never contain any.
-func (v HeaderValue) checkVariables(n node) bool {
-	if n.env == nil {
-		return false
-	}
-	references := requestVariable.FindAllString(string(v), -1)
-	for _, name := range references {
+func (v HeaderValue) hasVariables() bool { return requestVariable.MatchString(string(v)) }
+
+// checkVariables reports unknown variables in a header value.
+func (v HeaderValue) checkVariables(n node) {
+	for _, name := range requestVariable.FindAllString(string(v), -1) {
 		if !slices.Contains(RequestVariables(), strings.Trim(name, "{}")) {
 			n.failf("unknown variable %s: want one of %s", name, strings.Join(RequestVariables(), ", "))
 		}
 	}
-	return len(references) > 0
 }
 
 // Expand passes the parts of v between variables to text, and the variables' names to variable.
