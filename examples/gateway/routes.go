@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,7 +39,7 @@ func routeOf(c *config.Route, services map[config.Name]*upstream) *route {
 
 // keeps reports whether r can be used for the route c. services has those to which c refers.
 func (r *route) keeps(c *config.Route, services map[config.Name]*upstream) bool {
-	if r == nil || !reflect.DeepEqual(r.Route, c) {
+	if r == nil || !r.Equal(c) {
 		return false
 	}
 	for i, name := range c.Services() {

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"regexp/syntax"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,7 +26,11 @@ import (
 type Name string
 
 func (v *Name) parse(text string) error {
-	if len(text) > 253 || slices.ContainsFunc(strings.Split(text, "."), func(l string) bool { return !isLabel(l) }) {
+	valid := len(text) <= 253
+	for label := range strings.SplitSeq(text, ".") {
+		valid = valid && isLabel(label)
+	}
+	if !valid {
 		return errors.New("lower-case letters, digits, '-' and '.', such as books-v1")
 	}
 	*v = Name(text)
