@@ -182,11 +182,12 @@ func (g *gateway) load(ctx context.Context, c *config.Config) error {
 	}
 	for i := range c.Routes {
 		r := previous.routes[c.Routes[i].Name]
-		if !r.keeps(&c.Routes[i], next.services) {
+		if r.keeps(&c.Routes[i], next.services) {
+			next.profile.Routes[i] = r.Profile() // with the same pointers, so that the router compares it faster
+		} else {
 			r = routeOf(&c.Routes[i], next.services)
 		}
 		next.routes[r.Name] = r
-		next.profile.Routes[i] = r.Profile()
 		next.profile.Routes[i].Value = r
 		next.profile.Routes[i].Backends = r.shares
 	}
