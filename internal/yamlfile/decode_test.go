@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 )
 
 func TestDecoder(t *testing.T) {
@@ -80,4 +81,39 @@ func TestDuplicateKeys(t *testing.T) {
 		require.Len(t, v.Mistakes, 3, "keys without a name are no duplicates")
 		require.Equal(t, fmt.Sprintf("f:%d:1: k%d: given twice, first in line %d: take one out", size+3, size-1, size), v.Mistakes[2].Error())
 	}
+}
+
+// A node that occurs in several places is decoded once, unless it is invalid. Its value is shared.
+func TestDecoderSharedNode(t *testing.T) {
+	type item struct {
+		Words []string `yaml:"words"`
+		Least *int     `yaml:"least" min:"1" max:"9"`
+	}
+	decode := func(text string) (items []item, parsedTexts int, mistakes []*Error) {
+		v := parsed(t, "[{}, {}, {words: [own]}]")
+		shared := parsed(t, text)
+		v.Paths = make(map[*yaml.Node]string)
+		for i := 0; i < len(shared.Node.Content); i += 2 {
+			v.Paths[shared.Node.Content[i+1]] = "defaults." + shared.Node.Content[i].Value
+			for _, n := range v.Node.Content[:2] {
+				n.Content = append(n.Content, shared.Node.Content[i], shared.Node.Content[i+1])
+			}
+		}
+		d := &Decoder{Expand: func(text string) (string, error) {
+			parsedTexts++
+			return text, nil
+		}}
+		d.Decode(v, &items)
+		return items, parsedTexts, v.Mistakes
+	}
+	items, count, mistakes := decode("{words: [a, b], least: 3}")
+	require.Empty(t, mistakes)
+	require.Equal(t, 4, count)
+	require.Equal(t, items[0], items[1])
+	require.Same(t, items[0].Least, items[1].Least)
+	require.Equal(t, []item{{Words: []string{"a", "b"}, Least: new(3)}, {Words: []string{"own"}}}, items[1:])
+	_, count, mistakes = decode("{least: 10}")
+	require.Equal(t, 3, count)
+	require.Len(t, mistakes, 2)
+	require.Equal(t, `defaults.least "10": want a whole number from 1 to 9`, mistakes[1].Mistake())
 }
