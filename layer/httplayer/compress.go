@@ -18,6 +18,7 @@ import (
 
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/around"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
@@ -75,7 +76,7 @@ func Compress(p CompressPolicy) Layer {
 		p.ContentTypes = compressible[:]
 	}
 	state := layer.State{{Key: "min_bytes", Value: p.MinBytes}}
-	return newLayer("compress", state, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+	return around.Layer("compress", state, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 		rsp, err := next.Call(ctx, req)
 		if err == nil && rsp != nil {
 			p.compress(req, rsp)

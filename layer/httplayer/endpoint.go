@@ -130,9 +130,6 @@ func (*Endpoint) Classifier() layer.Classifier[*http.Response] { return Classify
 
 // callH1 sends req over HTTP/1.1.
 func (e *Endpoint) callH1(ctx context.Context, req *http.Request, trace message.Trace) (*http.Response, error) {
-	if _, ok := req.Header[origProtoField]; ok { // a proxy's header that has a meaning over HTTP/2 only
-		req = without(req, origProtoField)
-	}
 	rsp, err := e.h1.call(ctx, req, trace)
 	if e.speaksOther(err) {
 		message.CloseBody(req) // the error is not a rejection

@@ -37,8 +37,7 @@ const (
 // and 0 for nil.
 //
 // In a server other than a [Server], an error does not show that the client has left, but a [Handler]
-// knows. An injected fault (layer.ErrInjected) has the status of its cause. A reset of an HTTP/1
-// request that was sent over HTTP/2 (orig-proto) counts as a failure of the endpoint.
+// knows. An injected fault (layer.ErrInjected) has the status of its cause.
 func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 	if err == nil {
 		return http.StatusOK, 0
@@ -160,6 +159,22 @@ func resetCode(reset *message.ResetError) uint32 {
 	return grpcInternal
 }
 
+// isPassedReset reports whether to pass err on as a reset of the client's stream: the endpoint has
+// reset its stream, and the client sent r over HTTP/2. A rejection and an exceeded deadline have better
+// answers than a reset.
+func isPassedReset(r *http.Request, err error) bool {
+	reset, ok := asReset(err)
+	return ok && reset.Remote && r.ProtoMajor == 2 && !errors.Is(err, context.DeadlineExceeded)
+}
+
+// asReset returns the ResetError in err. It returns false if there is none or err is a rejection.
+func asReset(err error) (*message.ResetError, bool) {
+	if errors.Is(err, layer.ErrNotReady) {
+		return nil, false
+	}
+	return errors.AsType[*message.ResetError](err)
+}
+
 // StatusError is an error that specifies the status of a [Server]'s response. [Classify] treats it as
 // a response with that status. You can use it with layer.FaultInjection, or return it from your own
 // layer:
@@ -218,6 +233,22 @@ func (e *StatusError) grpcCode() uint32 {
 		return grpcAborted
 	}
 	return grpcUnknown
+}
+
+// IdentityError reports that an endpoint does not have the required identity. It is answered with
+// the status 502, or UNAVAILABLE for gRPC.
+type IdentityError struct {
+	Required string
+	Found    string // identity of the endpoint; "" if it proved none
+}
+
+// Error returns a text with both identities.
+func (e *IdentityError) Error() string {
+	found := "has none"
+	if e.Found != "" {
+		found = "is " + strconv.Quote(e.Found)
+	}
+	return "identity required: " + strconv.Quote(e.Required) + ", but the endpoint " + found
 }
 
 // ErrorHandler writes a [Server]'s or [Handler]'s response to an error or a rejection. When it is

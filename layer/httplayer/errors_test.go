@@ -98,7 +98,6 @@ func statuses() map[string]struct {
 		"chosen, 504":              {&StatusError{Code: 504}, 504, 14, false},
 		"chosen, and closed":       {&StatusError{Code: 400, Close: true}, 400, 13, true},
 		"identity required":        {&layer.Error{Layer: "require_id", Err: &IdentityError{Required: "a", Found: "b"}}, 502, 14, true},
-		"downgraded reset":         {downgradedReset(&message.ResetError{Code: message.CodeEnhanceYourCalm, Remote: true}), 502, 14, true},
 		"gateway loop":             {&StatusError{Code: 508, Reason: "gateway loop", Close: true}, 508, 10, true},
 		"dispatcher failed":        {&StatusError{Code: 502, Reason: "no backend", Close: true}, 502, 14, true},
 		"unauthorized by policy":   {&StatusError{Code: 403, Reason: "unauthorized"}, 403, 7, false},
@@ -125,7 +124,7 @@ func TestStatusOf(t *testing.T) {
 
 func failing(err error, opts ...HandlerOption) http.Handler {
 	svc := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, err })
-	return Handler(svc, append([]HandlerOption{WithErrorHeaders(true)}, opts...)...)
+	return Handler(svc, append([]HandlerOption{withErrorHeaders()}, opts...)...)
 }
 
 func TestHandlerErrors(t *testing.T) {
@@ -187,7 +186,7 @@ func TestHandlerErrorsGRPC(t *testing.T) {
 // WithErrorHeaders.
 func TestInformationalHeaders(t *testing.T) {
 	for name, opts := range map[string][]HandlerOption{
-		"default": nil, "off": {WithErrorHeaders(false)}, "on": {WithErrorHeaders(true)},
+		"default": nil, "off": {WithErrorHeaders("", "")}, "on": {withErrorHeaders()},
 	} {
 		proxy := serve(t, Handler(endpoint(t, refusedAddr(t)), opts...))
 		on := name == "on"
@@ -267,7 +266,7 @@ func TestHandlerUpstreamErrors(t *testing.T) {
 			if tt.wrap != nil {
 				svc = tt.wrap(svc)
 			}
-			proxy := serve(t, Handler(svc, WithErrorHeaders(true)))
+			proxy := serve(t, Handler(svc, withErrorHeaders()))
 			for i, two := range []bool{false, true} {
 				rsp, err := client(t, two).Do(request(t, "POST", "http://"+proxy+"/", "body"))
 				if name == "reset" && two { // tests.md A28
@@ -500,7 +499,7 @@ func TestHandlerRetryAfter(t *testing.T) {
 	} {
 		var opts []HandlerOption
 		if tt.at == "quiet" {
-			opts = append(opts, WithErrorHeaders(false))
+			opts = append(opts, WithErrorHeaders("", ""))
 		}
 		proxy := serve(t, failing(tt.err, opts...))
 		for _, two := range []bool{false, true} {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/httplayer/mesh"
 )
 
 // hello is a server to call.
@@ -83,7 +84,7 @@ func ExampleHandler_errors() {
 	h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "http://web.default/", http.NoBody))
 	fmt.Printf("%d %q\n", rec.Code, rec.Header().Get("L5d-Proxy-Error"))
 
-	h = httplayer.Handler(layer.Func[*http.Request, *http.Response](refused), httplayer.WithErrorHeaders(true))
+	h = httplayer.Handler(layer.Func[*http.Request, *http.Response](refused), mesh.WithErrorHeaders(true))
 	rec = httptest.NewRecorder()
 	h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "http://web.default/", http.NoBody))
 	fmt.Printf("%d %q\n", rec.Code, rec.Header().Get("L5d-Proxy-Error"))
@@ -151,4 +152,20 @@ func ExampleWithMaxConnAge() {
 	fmt.Println(state.Get("connections"), "open")
 	// Output:
 	// 1 open
+}
+
+// An error that specifies the status of its response.
+func ExampleStatusError() {
+	for _, err := range []error{
+		&httplayer.StatusError{Code: http.StatusForbidden, Reason: "books may not call web"},
+		&httplayer.StatusError{Code: http.StatusLoopDetected, Reason: "gateway loop", Close: true},
+		&httplayer.IdentityError{Required: "web.default.serviceaccount.identity"},
+	} {
+		status, grpc := httplayer.StatusFromError(err)
+		fmt.Println(status, grpc, err)
+	}
+	// Output:
+	// 403 7 books may not call web
+	// 508 10 gateway loop
+	// 502 14 identity required: "web.default.serviceaccount.identity", but the endpoint has none
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/around"
 )
 
 // Forwarded returns a layer that tells servers behind a gateway about a request's client. It appends the
@@ -32,7 +33,7 @@ import (
 // Cost: a copy of the request and its headers.
 func Forwarded(trusted ...netip.Prefix) Layer {
 	peers := trustedPeers(slices.Clone(trusted))
-	return newLayer("forwarded", layer.State{{Key: "trusted", Value: []netip.Prefix(peers)}}, peers.forward)
+	return around.Layer("forwarded", layer.State{{Key: "trusted", Value: []netip.Prefix(peers)}}, peers.forward)
 }
 
 // trustedPeers lists the address prefixes of peers whose headers about the client [Forwarded]

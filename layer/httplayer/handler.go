@@ -56,7 +56,6 @@ type handler struct {
 	log      *slog.Logger
 	scheme   string
 	tunnels  bool
-	informs  bool // error responses have the text of the error
 	closes   bool // most errors close the connection of the client
 	resets   bool // a stream reset by the endpoint resets the stream of the client
 	onError  ErrorHandler
@@ -64,6 +63,8 @@ type handler struct {
 	observer Layer
 	observed Service              // the observer around a responder; nil without an observer
 	cfg      message.ServerConfig // for ServeHTTP
+
+	textField, closeField string // see WithErrorHeaders
 }
 
 // configure completes h after its options were applied, and sets the fields of cfg by which a
@@ -86,13 +87,17 @@ func (h *handler) configure(cfg *message.ServerConfig) {
 // HandlerOption is an option of [Handler], [Middleware] and [NewServer].
 type HandlerOption func(*handler)
 
-// WithErrorHeaders sets whether an error response carries the error text in l5d-proxy-error and
-// grpc-message, and adds l5d-proxy-connection. It implies [WithCloseOnError]. The default is false.
-// An error text names layers and endpoint addresses, so you should enable it only for trusted
-// clients, such as other proxies in a mesh. A server for both kinds of clients needs two Handlers.
-func WithErrorHeaders(on bool) HandlerOption {
-	return func(h *handler) { h.informs = on }
+// WithErrorHeaders makes an error response carry the error text in grpc-message and the header
+// textField, and sets closeField to close if the client should not use its connection again. It implies
+// [WithCloseOnError]. By default, and with empty names, there are no such headers. An error text names
+// layers and endpoint addresses, so you should enable it only for trusted clients, such as other proxies
+// in a mesh. A server for both kinds of clients needs two Handlers. Package mesh has linkerd's names.
+func WithErrorHeaders(textField, closeField string) HandlerOption {
+	return func(h *handler) { h.textField, h.closeField = textField, closeField }
 }
+
+// informs reports whether clients get the texts of errors.
+func (h *handler) informs() bool { return h.textField != "" }
 
 // WithCloseOnError sets whether most errors close the connection of an HTTP/1.1 client, as in linkerd's
 // proxy, so that its next request may reach another proxy. The default is false, because a client would
@@ -219,11 +224,11 @@ func (h *handler) respond(ctx context.Context, r *http.Request) (rsp *http.Respo
 
 // setConnection prepares the connection headers of rsp for the client. It removes hop-by-hop headers
 // that a layer or the endpoint has left, except in a 101 response. It adds Connection: close for an
-// HTTP/1 client if a layer has marked the response with closesClient, or if a CONNECT was rejected,
+// HTTP/1 client if a layer has marked the response with message.CloseClient, or if a CONNECT was rejected,
 // because the client may have sent bytes for the tunnel already. It always removes the mark.
 func setConnection(r *http.Request, rsp *http.Response) {
-	_, closes := rsp.Header[closesClient] //nolint:staticcheck // not canonical on purpose
-	delete(rsp.Header, closesClient)
+	_, closes := rsp.Header[message.CloseClient] //nolint:staticcheck // not canonical on purpose
+	delete(rsp.Header, message.CloseClient)
 	rsp.Close = false
 	if _, ok := rsp.Header["Connection"]; ok && rsp.StatusCode != http.StatusSwitchingProtocols {
 		message.RemoveHopByHop(rsp.Header)
@@ -243,7 +248,7 @@ func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Ti
 		delete(rsp.Header, "Content-Length")
 		return
 	}
-	rsp.Body = &grpcBody{wrappedBody{rsp.Body}, r, rsp, began, h.informs, h.resets}
+	rsp.Body = &grpcBody{wrappedBody{rsp.Body}, r, rsp, began, h.informs(), h.resets}
 }
 
 // checkResponse returns an error if rsp, which may come from any layer, cannot be sent to the client:
@@ -310,14 +315,14 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 	if chosen, ok := errors.AsType[*StatusError](err); ok {
 		maps.Copy(header, chosen.Header.Clone())
 	}
-	if closes(err, h.closes || h.informs) {
-		header[closesClient] = []string{"close"}
-		if h.informs {
-			header.Set("L5d-Proxy-Connection", "close")
+	if closes(err, h.closes || h.informs()) {
+		header[message.CloseClient] = []string{"close"}
+		if h.informs() {
+			header.Set(h.closeField, "close")
 		}
 	}
-	if h.informs {
-		header.Set("L5d-Proxy-Error", printable(err.Error()))
+	if h.informs() {
+		header.Set(h.textField, printable(err.Error()))
 	}
 	grpc := isGRPC(r)
 	rejected := errors.Is(err, layer.ErrNotReady) || errors.Is(err, layer.ErrRetryRejected)
@@ -332,7 +337,7 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 	if chosen, ok := errors.AsType[*StatusError](err); ok && chosen.Detail != "" {
 		message = chosen.Detail
 	}
-	if h.informs {
+	if h.informs() {
 		message = err.Error()
 	}
 	replyGRPC(rsp, code, message)

@@ -284,7 +284,7 @@ func TestGRPCProxyErrors(t *testing.T) {
 				pipe(io.Discard, r.Body)
 				return nil, tt.err
 			})
-			c := grpcClient(t, serve(t, Handler(svc, WithErrorHeaders(true))))
+			c := grpcClient(t, serve(t, Handler(svc, withErrorHeaders())))
 			_, err := c.EmptyCall(t.Context(), &pb.Empty{})
 			assert.Equal(t, codes.Code(tt.code), status.Code(err), "%v", err)
 			if _, resets := asReset(tt.err); !resets {
@@ -356,7 +356,7 @@ func TestGRPCResponseAborted(t *testing.T) {
 				tt.end(c, s)
 			})
 			stack := NewStack().Limit(1).Service(endpoint(t, up))
-			c := grpcClient(t, serve(t, Handler(stack, WithErrorHeaders(true))))
+			c := grpcClient(t, serve(t, Handler(stack, withErrorHeaders())))
 			s, err := c.StreamingOutputCall(t.Context(), &pb.StreamingOutputCallRequest{})
 			require.NoError(t, err)
 			_, err = s.Recv()

@@ -43,7 +43,7 @@ func (h *handled) Call(ctx context.Context, r *http.Request) (*http.Response, er
 	rsp, err := message.Handle(ctx, &h.server, r)
 	if err == nil && rsp.StatusCode != http.StatusSwitchingProtocols {
 		if message.Listed(rsp.Header["Connection"], "close") {
-			rsp.Header[closesClient] = []string{"close"}
+			rsp.Header[message.CloseClient] = []string{"close"}
 		}
 		delete(rsp.Header, "Connection")
 	}

@@ -181,7 +181,7 @@ func TestMiddlewareHijack(t *testing.T) {
 
 func TestMiddlewareRejects(t *testing.T) {
 	held, letGo := make(chan struct{}), make(chan struct{})
-	h := Middleware(NewStack().Limit(1).Layer(), WithErrorHeaders(true))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := Middleware(NewStack().Limit(1).Layer(), withErrorHeaders())(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		flush(w) // the head is out, and the slot is held still
 		held <- struct{}{}
 		<-letGo
@@ -378,9 +378,9 @@ func TestMiddlewareHidesLayerErrors(t *testing.T) {
 		}
 		return rsp
 	})
-	for _, tells := range []bool{true, false} {
+	for tells, headers := range map[bool]HandlerOption{true: withErrorHeaders(), false: nil} {
 		var logged strings.Builder
-		h := Middleware(layers, WithErrorHeaders(tells), WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))(http.NotFoundHandler())
+		h := Middleware(layers, headers, WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))(http.NotFoundHandler())
 		ask := func(r *http.Request) *http.Response {
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)

@@ -2,8 +2,6 @@ package httplayer
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -77,43 +75,4 @@ func TestNilLoggers(t *testing.T) {
 	rec := httptest.NewRecorder()
 	Handler(refused, WithLogger(nil)).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.Equal(t, http.StatusNotFound, rec.Code)
-
-	peer := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
-		return &http.Response{Header: http.Header{proxyErrorField: {"odd"}}, Body: http.NoBody}, nil
-	})
-	rsp, err := ProxyErrors(nil, false)(peer).Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
-	require.NoError(t, err)
-	require.Empty(t, rsp.Header)
-}
-
-// Without a function for the identity, identity headers of the client are dropped.
-func TestClientIDWithoutIdentity(t *testing.T) {
-	req := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
-	req.Header.Set(clientIDField, "forged.id")
-	got, _, err := passed(t, ClientID(nil), req)
-	require.NoError(t, err)
-	require.NotContains(t, got.Header, clientIDField)
-}
-
-// All spellings by which an application may read an identity are dropped from headers and trailers.
-func TestClientIDDropsForgedFields(t *testing.T) {
-	for _, name := range []string{
-		"l5d-client-id", "L5D-CLIENT-ID", "l5d_client_id", "l5d-client_id", "L5d_Client-Id", "l5d-remote-ip", "l5d_remote_ip", "l5d-server-id", "l5d_server_id",
-	} {
-		for _, id := range []string{"", "web.id"} {
-			req := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("body"))
-			req.Header[name] = []string{"forged"}
-			req.Header.Add(name, "forged")
-			req.Header.Set("L5d-Dst-Canonical", "web:80")
-			req.Trailer = http.Header{name: {"forged"}, "Other": nil}
-			got, _, err := passed(t, ClientID(func(*http.Request) string { return id }), req)
-			require.NoError(t, err)
-			_, err = io.ReadAll(got.Body)
-			require.NoError(t, err)
-			require.NotContains(t, fmt.Sprint(got.Header, got.Trailer), "forged", name)
-			require.Equal(t, id, got.Header.Get("L5d-Client-Id"))
-			require.Equal(t, "web:80", got.Header.Get("L5d-Dst-Canonical"))
-			require.Contains(t, got.Trailer, "Other")
-		}
-	}
 }

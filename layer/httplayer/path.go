@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/around"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
@@ -163,7 +164,7 @@ func NormalizePath(p PathPolicy) Layer {
 	}
 	p.Allow = slices.Clone(p.Allow)
 	state := layer.State{{Key: "merge_slashes", Value: !p.KeepSlashes}, {Key: "allow", Value: p.Allow}}
-	return newLayer("normalize_path", state, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+	return around.Layer("normalize_path", state, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 		path := message.EscapedPath(req.URL)
 		normal, err := p.Normalize(path)
 		if err != nil {

@@ -122,6 +122,10 @@ func cameAsURL(req *http.Request) bool {
 	return uri != "" && uri[0] != '/' && uri != "*" && req.Method != http.MethodConnect
 }
 
+const proto11 = "HTTP/1.1"
+
+func isHTTP10(req *http.Request) bool { return req.ProtoMajor == 1 && req.ProtoMinor == 0 }
+
 // misdirected returns an error with status 400 for a received request that cannot be proxied:
 //
 //   - CONNECT over HTTP/1.0 or HTTP/2;

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/around"
 )
 
 // LimitRequestBody returns a layer that rejects requests whose body exceeds limit bytes with the status
@@ -26,7 +27,7 @@ func LimitRequestBody(limit int64) Layer {
 	state := layer.State{{Key: "bytes", Value: limit}}
 	text := fmt.Sprintf("the request body is above %d bytes", limit)
 	tooLarge := &StatusError{Code: http.StatusRequestEntityTooLarge, GRPC: grpcResourceExhausted, Reason: text, Detail: text}
-	return newLayer("limit_request_body", state, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+	return around.Layer("limit_request_body", state, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 		switch {
 		case !hasBody(req):
 		case req.ContentLength > limit:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/around"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
@@ -173,7 +174,7 @@ func RoundTripperLayer(wrap func(next http.RoundTripper) http.RoundTripper) Laye
 		call := func(ctx context.Context, req *http.Request, _ Service) (*http.Response, error) {
 			return lend(ctx, req, rt)
 		}
-		return &around{next, "round_tripper", nil, call}
+		return around.Layer("round_tripper", nil, call)(next)
 	}
 }
 

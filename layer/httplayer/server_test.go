@@ -56,7 +56,8 @@ func newServerFor(h http.Handler, opts ...ServerOption) *Server {
 		return NewServer(FromHandler(h), opts...)
 	}
 	same := HandlerOption(func(to *handler) {
-		to.log, to.tunnels, to.informs, to.closes, to.onError, to.onEnd = own.log, own.tunnels, own.informs, own.closes, own.onError, own.onEnd
+		to.log, to.tunnels, to.closes, to.onError, to.onEnd = own.log, own.tunnels, own.closes, own.onError, own.onEnd
+		to.textField, to.closeField = own.textField, own.closeField
 	})
 	return NewServer(own.svc, append([]ServerOption{same}, opts...)...)
 }

@@ -63,32 +63,6 @@ func ended(rsp *http.Response) bool {
 	return rsp.ProtoMajor == 1 || len(rsp.Header["Content-Length"]) == 0
 }
 
-// callFunc is the Call of a layer. It usually passes the request on to next, the service below.
-type callFunc func(ctx context.Context, req *http.Request, next Service) (*http.Response, error)
-
-// newLayer returns a layer that calls f for each request and forwards Ready. Describe of the layer
-// shows the arguments name and state.
-func newLayer(name string, state layer.State, f callFunc) Layer {
-	return func(next Service) Service { return &around{next, name, state, f} }
-}
-
-// around is the Service of a layer that only changes Call: that runs the function in the field call.
-// Ready is that of the service below.
-type around struct {
-	Service
-	name  string
-	state layer.State
-	call  callFunc
-}
-
-func (a *around) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	return a.call(ctx, req, a.Service)
-}
-
-func (a *around) Next() Service { return a.Service }
-
-func (a *around) Describe() layer.Node { return layer.Node{Name: a.name, State: a.state} }
-
 // WithTarget sets the name of a stack's target, which layers show in errors and descriptions. It
 // calls [layer.WithTarget].
 func WithTarget(target string) Option { return layer.WithTarget[*http.Response](target) }

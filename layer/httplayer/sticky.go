@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/around"
 )
 
 // StickySession returns a layer that sends the requests of a session to the same endpoint.
@@ -48,5 +49,5 @@ func StickySession(cookie string) Layer {
 		}
 		return rsp, err
 	}
-	return newLayer("sticky_session", layer.State{{Key: "cookie", Value: cookie}}, call)
+	return around.Layer("sticky_session", layer.State{{Key: "cookie", Value: cookie}}, call)
 }

@@ -37,12 +37,20 @@ func oneProxy(t testing.TB, up string, opts ...EndpointOption) (addr string) {
 	return serve(t, Handler(endpoint(t, up, opts...), WithConnect(), WithCloseOnError(true)))
 }
 
+// Mesh has the layers of package mesh, which imports this one. An external test file sets it.
+var Mesh struct{ Upgrade, Downgrade, ProxyErrors Layer }
+
+// withErrorHeaders is what package mesh offers as WithErrorHeaders(true).
+func withErrorHeaders() HandlerOption {
+	return WithErrorHeaders("L5d-Proxy-Error", "L5d-Proxy-Connection")
+}
+
 // twoProxies is an outbound proxy, and behind it an inbound one, in front of
 // up. opts are for the connections to up.
 func twoProxies(t testing.TB, up string, opts ...EndpointOption) (addr string) {
 	t.Helper()
-	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, up, opts...)), WithConnect(), WithErrorHeaders(true)))
-	outbound := ProxyErrors(nil, true)(UpgradeOrigProto()(endpoint(t, inbound, WithHTTP2())))
+	inbound := serve(t, Handler(Mesh.Downgrade(endpoint(t, up, opts...)), WithConnect(), withErrorHeaders()))
+	outbound := Mesh.ProxyErrors(Mesh.Upgrade(endpoint(t, inbound, WithHTTP2())))
 	return serve(t, Handler(outbound, WithConnect()))
 }
 
@@ -291,7 +299,7 @@ func TestTransparencyA7Loop(t *testing.T) {
 	loop := layer.Filter[*http.Request, *http.Response](func(*http.Request) error {
 		return &StatusError{Code: http.StatusForbidden, Reason: "loop"}
 	})
-	c := wireTo(t, serve(t, Handler(loop(endpoint(t, "127.0.0.1:1")), WithErrorHeaders(true))))
+	c := wireTo(t, serve(t, Handler(loop(endpoint(t, "127.0.0.1:1")), withErrorHeaders())))
 	first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
 	assert.Equal(t, "HTTP/1.1 403 Forbidden", first, "inbound")
 	assert.Contains(t, fields, "L5d-Proxy-Error: filter: loop")
@@ -399,7 +407,7 @@ func TestTransparencyA29ResetOfUpgraded(t *testing.T) {
 			c.reset(stream, message.CodeEnhanceYourCalm)
 		}
 	})
-	proxy := serve(t, Handler(UpgradeOrigProto()(endpoint(t, inbound, WithHTTP2())), WithErrorHeaders(true)))
+	proxy := serve(t, Handler(Mesh.Upgrade(endpoint(t, inbound, WithHTTP2())), withErrorHeaders()))
 	for range 2 {
 		c := wireTo(t, proxy)
 		first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
@@ -407,6 +415,23 @@ func TestTransparencyA29ResetOfUpgraded(t *testing.T) {
 		assert.Contains(t, fields, "L5d-Proxy-Connection: close")
 		c.over()
 	}
+}
+
+// An error of the inbound proxy closes the connection of the application, and not the connection
+// between the proxies.
+func TestOrigProtoErrorClosesOneClient(t *testing.T) {
+	var inbounds counted
+	inbound := serve(t, Handler(Mesh.Downgrade(endpoint(t, refusedAddr(t))), withErrorHeaders()))
+	between := endpoint(t, inbound, WithHTTP2(), WithDialContext(inbounds.DialContext))
+	outbound := serve(t, Handler(Mesh.ProxyErrors(Mesh.Upgrade(between))))
+	for range 3 {
+		c := wireTo(t, outbound)
+		first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
+		assert.Contains(t, first, "HTTP/1.1 50")
+		assert.Contains(t, fields, "Connection: close")
+		c.over()
+	}
+	assert.EqualValues(t, 1, inbounds.dials.Load())
 }
 
 // The request of a client that disconnects is canceled through both proxies.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gotower/gotower/internal/reqctx"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer/internal/around"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
@@ -36,7 +37,7 @@ func DropRequestTrailers() Layer {
 //
 // Admission, Cancellation, Body and Errors: not changed. Cost: one allocation.
 func DropInformational() Layer {
-	return newLayer("drop_informational", nil, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+	return around.Layer("drop_informational", nil, func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 		return next.Call(reqctx.WithValue(ctx, message.InformerKey, nil), req)
 	})
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/traces"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/httplayer/mesh"
 	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/profiles"
 	"github.com/gotower/gotower/tap"
@@ -126,9 +127,9 @@ func (in *Inbound) requests() httplayer.Service {
 		With("explain", tap.Explain[*http.Request, *http.Response](in.Taps)).
 		With("errors", in.Meters.HTTPErrors(meters.Inbound, originOf)).
 		Limit(in.MaxInFlight).
-		With("orig-proto", httplayer.DowngradeOrigProto()).
+		With("orig-proto", mesh.DowngradeOrigProto()).
 		With("trailers", httplayer.StripHeader("l5d-orig-proto")).
-		With("client-id", httplayer.ClientID(clientID)).
+		With("client-id", mesh.ClientID(clientID)).
 		Service(requestPolicy{in.applyPolicy})
 }
 
@@ -163,13 +164,13 @@ func (in *Inbound) endpoint(ctx context.Context, dst netip.AddrPort) httplayer.S
 // meshedServer returns the HTTP server for connections from other proxies. Like linkerd's proxy, it
 // reports the causes of errors in response headers, and sets no minimum rate for uploads.
 func (in *Inbound) meshedServer(requests httplayer.Service) tcplayer.Server {
-	return in.server(requests, httplayer.WithErrorHeaders(true), httplayer.WithMinBodyRate(0, 0))
+	return in.server(requests, mesh.WithErrorHeaders(true), httplayer.WithMinBodyRate(0, 0))
 }
 
 // unmeshedServer returns the HTTP server for clients without an identity. They are less trusted: it
 // does not report the causes of errors, and uploads must not be too slow or pause for too long.
 func (in *Inbound) unmeshedServer(requests httplayer.Service) tcplayer.Server {
-	return in.server(requests, httplayer.WithErrorHeaders(false), httplayer.WithMinBodyRate(in.BodyIdle, 0))
+	return in.server(requests, mesh.WithErrorHeaders(false), httplayer.WithMinBodyRate(in.BodyIdle, 0))
 }
 
 // server returns an HTTP server that passes each request to requests. errorHeaders and bodyRate

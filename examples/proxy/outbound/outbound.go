@@ -23,6 +23,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/traces"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/httplayer/mesh"
 	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/profiles"
 	"github.com/gotower/gotower/resolve"
@@ -86,7 +87,7 @@ func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer
 // application is trusted.
 func (o *Outbound) server(requests httplayer.Service) tcplayer.Server {
 	return httplayer.NewServer(requests, append(o.Config.Server.Options(),
-		httplayer.WithConnect(), httplayer.WithErrorHandler(nil), httplayer.WithErrorHeaders(!o.Quiet),
+		httplayer.WithConnect(), httplayer.WithErrorHandler(nil), mesh.WithErrorHeaders(!o.Quiet),
 		httplayer.WithCloseOnError(true), httplayer.WithLogger(o.Log),
 		httplayer.WithRefused(o.Meters.HTTPRefused(meters.Outbound)),
 		httplayer.WithMinBodyRate(0, 0), httplayer.WithDrainOnDone(o.Ending))...)
@@ -176,15 +177,17 @@ func (o *Outbound) endpointStack(
 	ctx context.Context, p peer, single bool,
 ) layer.Stack[*http.Request, *http.Response] {
 	s := httplayer.NewStack()
+	headers := []string{overrideHeader, origProtoHeader}
 	if p.authority != "" {
 		s = s.With("authority", httplayer.OverrideAuthority(p.authority))
+		headers = append(headers, canonicalHeader) // it names a service of this cluster
 	}
-	return s.With("require-id", httplayer.RequireID(p.identity)).
+	return s.With("require-id", mesh.RequireID(p.identity)).
 		With("trace", traces.Client(o.Spans, meters.Outbound)).
 		With("metrics", o.Meters.Endpoint(ctx, meters.Outbound, p.labels)).
 		With("tap", tap.Layer(o.Taps, httplayer.HTTP{}, p.tapOptions...)).
-		With("override", httplayer.StripHeader(overrideHeader, origProtoHeader)).
-		With("proxy-errors", httplayer.ProxyErrors(o.Log, single && p.tls != nil))
+		With("override", httplayer.StripHeader(headers...)).
+		With("proxy-errors", mesh.ProxyErrors(o.Log, single && p.tls != nil))
 }
 
 // client returns a service that sends requests to p and keeps their HTTP version, unless p carries
@@ -192,7 +195,7 @@ func (o *Outbound) endpointStack(
 func (o *Outbound) client(ctx context.Context, p peer, convert func(*httplayer.Endpoint) httplayer.Service) httplayer.Service {
 	svc := o.versions(ctx, p, convert)
 	if p.upgrades {
-		svc = httplayer.UpgradeOrigProto()(svc)
+		svc = mesh.UpgradeOrigProto()(svc)
 	}
 	return svc
 }

@@ -17,7 +17,7 @@ import (
 const overrideHeader = "L5d-Dst-Override"
 
 // origProtoHeader marks an HTTP/1 request that one proxy sends to another over HTTP/2, see
-// [httplayer.UpgradeOrigProto]. The application must not set it, so it is removed.
+// [mesh.UpgradeOrigProto]. The application must not set it, so it is removed.
 const origProtoHeader = "L5d-Orig-Proto"
 
 // Authority is the target that a request specifies: a name in lower case or an IP address, and a

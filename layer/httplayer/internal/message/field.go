@@ -42,6 +42,11 @@ func RemoveHopByHop(h http.Header) {
 	}
 }
 
+// CloseClient is the name of a response header with which layers close the client's connection:
+// the Handler then adds Connection: close. An endpoint cannot send this header, because the name
+// is in lower case and the names of received headers are canonical.
+const CloseClient = "connection"
+
 // Listed reports whether one of the values contains the token. Each value is a
 // comma-separated list. Case is ignored.
 func Listed(values []string, token string) bool {

@@ -1,4 +1,4 @@
-package httplayer_test
+package mesh_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 
 	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/httplayer/mesh"
 )
 
 // Two proxies use HTTP/2 between them for HTTP/1.1 requests.
@@ -20,7 +21,7 @@ func ExampleUpgradeOrigProto() {
 	toApplication := httplayer.NewEndpoint(context.Background(), application.Listener.Addr().String())
 	between := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Println(r.Proto, r.Header.Get("L5d-Orig-Proto"))
-		httplayer.Handler(httplayer.DowngradeOrigProto()(toApplication)).ServeHTTP(w, r)
+		httplayer.Handler(mesh.DowngradeOrigProto()(toApplication)).ServeHTTP(w, r)
 	})
 	inbound := httptest.NewUnstartedServer(between)
 	inbound.Config.Protocols = new(http.Protocols)
@@ -29,7 +30,7 @@ func ExampleUpgradeOrigProto() {
 	defer inbound.Close()
 
 	toInbound := httplayer.NewEndpoint(context.Background(), inbound.Listener.Addr().String(), httplayer.WithHTTP2())
-	outbound := httptest.NewServer(httplayer.Handler(httplayer.UpgradeOrigProto()(toInbound)))
+	outbound := httptest.NewServer(httplayer.Handler(mesh.UpgradeOrigProto()(toInbound)))
 	defer outbound.Close()
 
 	req, _ := http.NewRequestWithContext(context.Background(), http.MethodGet, outbound.URL+"/books", http.NoBody)
@@ -45,20 +46,4 @@ func ExampleUpgradeOrigProto() {
 	// Output:
 	// HTTP/2.0 HTTP/1.1
 	// HTTP/1.1 web.default /books []
-}
-
-// An error that specifies the status of its response.
-func ExampleStatusError() {
-	for _, err := range []error{
-		&httplayer.StatusError{Code: http.StatusForbidden, Reason: "books may not call web"},
-		&httplayer.StatusError{Code: http.StatusLoopDetected, Reason: "gateway loop", Close: true},
-		&httplayer.IdentityError{Required: "web.default.serviceaccount.identity"},
-	} {
-		status, grpc := httplayer.StatusFromError(err)
-		fmt.Println(status, grpc, err)
-	}
-	// Output:
-	// 403 7 books may not call web
-	// 508 10 gateway loop
-	// 502 14 identity required: "web.default.serviceaccount.identity", but the endpoint has none
 }

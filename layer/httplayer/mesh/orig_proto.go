@@ -1,4 +1,4 @@
-package httplayer
+package mesh
 
 import (
 	"context"
@@ -7,28 +7,30 @@ import (
 	"strings"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/httplayer/internal/around"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // UpgradeOrigProto returns a layer that sends HTTP/1 requests to another proxy over HTTP/2. The
 // header l5d-orig-proto tells the HTTP/1 version, and whether the target was in absolute form;
 // [DowngradeOrigProto] in the other proxy restores the request. The layer should be above an
-// [Endpoint] with [WithHTTP2] or [WithKeepVersion]. HTTP/2 requests pass unchanged, and so do
+// [httplayer.Endpoint] with [httplayer.WithHTTP2] or [httplayer.WithKeepVersion]. HTTP/2 requests pass unchanged, and so do
 // CONNECT and upgrade requests, which use HTTP/1.1.
 //
 // The layer converts the response back to HTTP/1. If the stream is reset before the response, the
 // error is answered with 502, because HTTP/1 has no resets. The layer removes l5d-orig-proto from
 // requests and responses if an application has set it.
-func UpgradeOrigProto() layer.Layer[*http.Request, *http.Response] {
-	return newLayer("upgrade_orig_proto", nil, upgradeOrigProto)
+func UpgradeOrigProto() httplayer.Layer {
+	return around.Layer("upgrade_orig_proto", nil, upgradeOrigProto)
 }
 
 // upgradeOrigProto is the Call of UpgradeOrigProto's layer.
-func upgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+func upgradeOrigProto(ctx context.Context, req *http.Request, next httplayer.Service) (*http.Response, error) {
 	if req.ProtoMajor >= 2 || isTunnel(req) {
 		return untagged(ctx, req, next)
 	}
-	out := fork(req)
+	out := without(req, origProtoField)
 	message.RemoveHopByHop(out.Header) // not allowed in HTTP/2
 	out.Header[origProtoField] = []string{origProto(req)}
 	if req.Host != "" {
@@ -38,7 +40,7 @@ func upgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*ht
 	out.TransferEncoding = nil
 	rsp, err := next.Call(ctx, out)
 	if err != nil {
-		return rsp, downgradedReset(err)
+		return rsp, withoutReset("upgrade_orig_proto", err)
 	}
 	if rsp != nil {
 		restoreResponse(rsp, req)
@@ -59,10 +61,15 @@ func origProto(req *http.Request) string {
 	if isHTTP10(req) {
 		version = proto10
 	}
-	if cameAsURL(req) {
+	if uri := req.RequestURI; uri != "" && uri[0] != '/' && uri != "*" {
 		suffix = absoluteSuffix
 	}
 	return version + suffix // allocates only with a suffix
+}
+
+// isTunnel reports whether req is CONNECT or requests an upgrade.
+func isTunnel(req *http.Request) bool {
+	return req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0
 }
 
 func isHTTP10(req *http.Request) bool { return req.ProtoMajor == 1 && req.ProtoMinor == 0 }
@@ -84,26 +91,27 @@ func restoreResponse(rsp *http.Response, req *http.Request) {
 	}
 }
 
-// downgradedReset turns a stream reset into a plain failure of the endpoint with the same text, because
+// withoutReset turns a stream reset into a plain failure of the endpoint with the same text, because
 // the HTTP/1 client of the request cannot get a reset. It returns any other error unchanged, and also a
-// reset that is a rejection.
-func downgradedReset(err error) error {
-	if _, reset := asReset(err); !reset {
+// reset that is a rejection. name is the name of the layer.
+func withoutReset(name string, err error) error {
+	if _, reset := errors.AsType[*message.ResetError](err); !reset || errors.Is(err, layer.ErrNotReady) {
 		return err
 	}
-	return &layer.Error{Layer: "upgrade_orig_proto", Err: &peerError{errors.New(err.Error())}}
+	failure := &httplayer.StatusError{Code: http.StatusBadGateway, Reason: err.Error(), Close: true}
+	return &layer.Error{Layer: name, Err: failure}
 }
 
 // DowngradeOrigProto returns a layer that restores the HTTP/1 requests that [UpgradeOrigProto] sent
 // over HTTP/2. It restores the version and the target's form, removes l5d-orig-proto, and adds the
 // version to the response. For other requests, it only removes l5d-orig-proto from the request and
-// the response. It must be the first layer in a [Server].
-func DowngradeOrigProto() layer.Layer[*http.Request, *http.Response] {
-	return newLayer("downgrade_orig_proto", nil, downgradeOrigProto)
+// the response. It must be the first layer in a [httplayer.Server].
+func DowngradeOrigProto() httplayer.Layer {
+	return around.Layer("downgrade_orig_proto", nil, downgradeOrigProto)
 }
 
 // downgradeOrigProto is the Call of DowngradeOrigProto's layer.
-func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+func downgradeOrigProto(ctx context.Context, req *http.Request, next httplayer.Service) (*http.Response, error) {
 	values := req.Header[origProtoField]
 	if req.ProtoMajor != 2 || len(values) != 1 {
 		return untagged(ctx, req, next)
@@ -119,19 +127,33 @@ func downgradeOrigProto(ctx context.Context, req *http.Request, next Service) (*
 		return untagged(ctx, out, next)
 	}
 	if strings.TrimSpace(suffix) == absoluteSuffix[2:] {
-		target := origin(req)
-		out.RequestURI = strings.Join(target[:], "")
+		out.RequestURI = absolute(req)
 	}
 	rsp, err := next.Call(ctx, out)
-	if rsp != nil && err == nil {
-		headerOf(rsp)[origProtoField] = []string{out.Proto}
+	if err != nil {
+		return rsp, withoutReset("downgrade_orig_proto", err)
 	}
-	return rsp, err
+	if rsp != nil {
+		if rsp.Header == nil { // as in a response made by hand
+			rsp.Header = make(http.Header)
+		}
+		rsp.Header[origProtoField] = []string{out.Proto}
+	}
+	return rsp, nil
+}
+
+// absolute returns the target of the received request req in absolute form.
+func absolute(req *http.Request) string {
+	if !strings.HasPrefix(req.RequestURI, "/") {
+		return req.RequestURI
+	}
+	var read httplayer.HTTP
+	return read.Scheme(req) + "://" + read.Authority(req) + req.RequestURI
 }
 
 // untagged forwards req to next and removes the header l5d-orig-proto from req and the response,
 // because an application may have set it and the peer would trust it.
-func untagged(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
+func untagged(ctx context.Context, req *http.Request, next httplayer.Service) (*http.Response, error) {
 	if _, ok := req.Header[origProtoField]; ok {
 		req = without(req, origProtoField)
 	}
@@ -140,20 +162,4 @@ func untagged(ctx context.Context, req *http.Request, next Service) (*http.Respo
 		delete(rsp.Header, origProtoField)
 	}
 	return rsp, err
-}
-
-// isPassedReset reports whether to pass err on as a reset of the client's stream: the endpoint has
-// reset its stream, and the client sent r over HTTP/2. A rejection and an exceeded deadline have better
-// answers than a reset. An HTTP/1 request that another proxy has sent over HTTP/2 cannot be reset.
-func isPassedReset(r *http.Request, err error) bool {
-	reset, ok := asReset(err)
-	return ok && reset.Remote && r.ProtoMajor == 2 && len(r.Header[origProtoField]) == 0 && !errors.Is(err, context.DeadlineExceeded)
-}
-
-// asReset returns the ResetError in err. It returns false if there is none or err is a rejection.
-func asReset(err error) (*message.ResetError, bool) {
-	if errors.Is(err, layer.ErrNotReady) {
-		return nil, false
-	}
-	return errors.AsType[*message.ResetError](err)
 }

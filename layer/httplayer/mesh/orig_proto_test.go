@@ -1,18 +1,19 @@
-package httplayer
+package mesh_test
 
 import (
 	"context"
-	"net"
+	"errors"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
+	"github.com/gotower/gotower/layer/httplayer/mesh"
 )
 
 // tests.md I4 and J "outbound endpoint".
@@ -39,12 +40,10 @@ func TestUpgradeOrigProto(t *testing.T) {
 			req := request(t, "POST", "http://web/", "hello")
 			tt.req(req)
 			before := *req
-			got, rsp, err := passed(t, UpgradeOrigProto(), req)
+			got, rsp, err := passed(t, mesh.UpgradeOrigProto(), req)
 			require.NoError(t, err)
 			assert.Equal(t, tt.want, got.Header.Values("L5d-Orig-Proto"))
 			assert.Equal(t, tt.h2, got.ProtoMajor == 2)
-			assert.Equal(t, tt.h2, endpoint(t, "a:1", WithKeepVersion()).byH2(got))
-			assert.Equal(t, tt.h2, endpoint(t, "a:1", WithHTTP2()).byH2(got))
 			if tt.h2 && tt.want != nil {
 				assert.Empty(t, got.TransferEncoding)
 				assert.Equal(t, []string{"web"}, got.Header["Host"])
@@ -73,7 +72,7 @@ func TestDowngradeOrigProto(t *testing.T) {
 			req.Host = "web"
 			req.Proto, req.ProtoMajor, req.ProtoMinor = "HTTP/2.0", 2, 0
 			req.Header.Set("L5d-Orig-Proto", said)
-			got, rsp, err := passed(t, DowngradeOrigProto(), req)
+			got, rsp, err := passed(t, mesh.DowngradeOrigProto(), req)
 			require.NoError(t, err)
 			assert.Equal(t, tt.proto, got.Proto)
 			assert.Equal(t, tt.uri, got.RequestURI)
@@ -87,7 +86,7 @@ func TestDowngradeOrigProto(t *testing.T) {
 func TestDowngradeOrigProtoIgnoresHTTP1(t *testing.T) {
 	req := httptest.NewRequest("GET", "/", nil)
 	req.Header.Set("L5d-Orig-Proto", "HTTP/1.0")
-	got, rsp, err := passed(t, DowngradeOrigProto(), req)
+	got, rsp, err := passed(t, mesh.DowngradeOrigProto(), req)
 	require.NoError(t, err)
 	assert.Equal(t, "HTTP/1.1", got.Proto)
 	assert.NotContains(t, got.Header, "L5d-Orig-Proto")
@@ -96,41 +95,10 @@ func TestDowngradeOrigProtoIgnoresHTTP1(t *testing.T) {
 
 // A refused stream is a rejection, so the request may be sent to another endpoint.
 func TestUpgradeOrigProtoRejections(t *testing.T) {
-	refusal := &layer.Error{Layer: "endpoint", Kind: layer.ErrNotReady, Err: &peerError{&message.ResetError{Code: message.CodeRefusedStream}}}
-	svc := UpgradeOrigProto()(serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, refusal }))
+	refusal := &layer.Error{Layer: "endpoint", Kind: layer.ErrNotReady, Err: &message.ResetError{Code: message.CodeRefusedStream}}
+	svc := mesh.UpgradeOrigProto()(layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) { return nil, refusal }))
 	_, err := svc.Call(t.Context(), request(t, "GET", "http://web/", ""))
 	assert.Same(t, refusal, err)
-}
-
-// An endpoint without HTTP/2 is not a proxy and must not receive l5d-orig-proto.
-func TestOrigProtoHiddenFromHTTP1(t *testing.T) {
-	up, got := application(t, okAnswer)
-	first, _, body := wireTo(t, serve(t, Handler(UpgradeOrigProto()(endpoint(t, up))))).ask("GET / HTTP/1.1\nHost: web\n\n")
-	r := <-got
-	for r.first == "PRI * HTTP/2.0" { // which it takes for a request
-		r = <-got
-	}
-	assert.Equal(t, "GET / HTTP/1.1", r.first)
-	assert.Equal(t, []string{"Host: web"}, r.fields)
-	assert.Equal(t, "HTTP/1.1 200 OK", first)
-	assert.Equal(t, "ok", body)
-}
-
-// An error of the inbound proxy closes the connection of the application, and not the connection
-// between the proxies.
-func TestOrigProtoErrorClosesOneClient(t *testing.T) {
-	var inbounds counted
-	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, refusedAddr(t))), WithErrorHeaders(true)))
-	between := endpoint(t, inbound, WithHTTP2(), WithDialContext(inbounds.DialContext))
-	outbound := serve(t, Handler(ProxyErrors(nil, true)(UpgradeOrigProto()(between))))
-	for range 3 {
-		c := wireTo(t, outbound)
-		first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
-		assert.Contains(t, first, "HTTP/1.1 50")
-		assert.Contains(t, fields, "Connection: close")
-		c.over()
-	}
-	assert.EqualValues(t, 1, inbounds.dials.Load())
 }
 
 func TestTargetForm(t *testing.T) {
@@ -151,31 +119,37 @@ func TestTargetForm(t *testing.T) {
 			req := httptest.NewRequest(tt.method, tt.target, nil)
 			req.Proto, req.Host = tt.proto, tt.host
 			req.ProtoMajor, req.ProtoMinor = int(tt.proto[5]-'0'), int(tt.proto[7]-'0')
-			if tt.orig != "" {
-				assert.Equal(t, tt.orig, origProto(req))
-			}
+			got, _, err := passed(t, mesh.UpgradeOrigProto(), req)
+			require.NoError(t, err)
+			assert.Equal(t, tt.orig, got.Header.Get("L5d-Orig-Proto"))
 		})
 	}
 }
 
-// A valid authority has only a host and a port.
-func FuzzAuthorityForm(f *testing.F) {
-	for _, s := range []string{"web:443", "[::1]:80", "web", "/", "http://web/", "a:b:1", "web:0", "web:+1", "me@web:80", ":80", ""} {
-		f.Add(s)
+// An HTTP/1 client cannot get a reset: both proxies make it a failure of the endpoint.
+func TestOrigProtoHidesResets(t *testing.T) {
+	reset := &message.ResetError{Code: message.CodeEnhanceYourCalm, Remote: true}
+	failing := layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) { return nil, reset })
+	upgraded := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+	downgraded := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+	downgraded.ProtoMajor, downgraded.ProtoMinor = 2, 0
+	downgraded.Header.Set("L5d-Orig-Proto", "HTTP/1.1")
+	for name, tt := range map[string]struct {
+		svc httplayer.Service
+		req *http.Request
+	}{
+		"upgrade_orig_proto":   {mesh.UpgradeOrigProto()(failing), upgraded},
+		"downgrade_orig_proto": {mesh.DowngradeOrigProto()(failing), downgraded},
+	} {
+		_, err := tt.svc.Call(t.Context(), tt.req)
+		require.EqualError(t, err, name+": "+reset.Error())
+		_, isReset := errors.AsType[*message.ResetError](err)
+		assert.False(t, isReset, name)
+		status, code := httplayer.StatusFromError(err)
+		assert.Equal(t, http.StatusBadGateway, status)
+		assert.EqualValues(t, 14, code)
+		assert.Equal(t, layer.Retryable, httplayer.Classify(layer.Outcome[*http.Response]{Err: err}))
 	}
-	f.Fuzz(func(t *testing.T, s string) {
-		if !message.ValidAuthority(s) {
-			return
-		}
-		host, port, err := net.SplitHostPort(s)
-		require.NoError(t, err)
-		require.NotEmpty(t, host)
-		n, err := strconv.Atoi(port)
-		require.NoError(t, err)
-		require.True(t, n > 0 && n < 1<<16)
-		require.NotContains(t, s, "/")
-		require.NotContains(t, s, "@")
-	})
 }
 
 // FuzzDowngradeOrigProto checks that the application never receives l5d-orig-proto and
@@ -185,7 +159,7 @@ func FuzzDowngradeOrigProto(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, said string) {
-		svc := DowngradeOrigProto()(serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) {
+		svc := mesh.DowngradeOrigProto()(layer.Func[*http.Request, *http.Response](func(_ context.Context, r *http.Request) (*http.Response, error) {
 			require.NotContains(t, r.Header, "L5d-Orig-Proto")
 			require.Contains(t, []string{"HTTP/1.0", "HTTP/1.1", "HTTP/2.0"}, r.Proto)
 			return &http.Response{StatusCode: http.StatusOK}, nil
