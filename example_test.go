@@ -10,7 +10,6 @@ import (
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
-	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/resolve"
 	"github.com/gotower/gotower/resolve/static"
@@ -32,7 +31,7 @@ func Example() {
 	}
 	resolver := static.New(map[string][]resolve.Endpoint{"web.default:80": endpoints})
 
-	web := httplayer.NewStack(layer.WithTarget[*http.Response]("web.default:80")).
+	web := httplayer.NewStack().WithTarget("web.default:80").
 		Timeout(5*time.Second).
 		Retry(httplayer.RetryPolicy{}).
 		Queue(1000, 3*time.Second).

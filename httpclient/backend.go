@@ -53,11 +53,11 @@ func (o *options) backend(ctx context.Context, c *Client, resolver resolve.Resol
 
 // stack returns an empty stack, with the metrics of target and further options.
 func (o *options) stack(target string, further ...httplayer.Option) httplayer.Stack {
-	opts := append([]httplayer.Option{httplayer.WithTarget(target)}, further...)
+	s := httplayer.NewStack(further...).WithTarget(target)
 	if o.metrics != nil {
-		opts = append(opts, httplayer.WithMetrics(o.metrics.Layer(target)))
+		s = s.WithMetrics(o.metrics.Layer(target))
 	}
-	return httplayer.NewStack(opts...)
+	return s
 }
 
 // awaitResolved waits for the resolver's first answer, because there is nothing to queue for before it.

@@ -289,7 +289,7 @@ func (o *options) endpoint(ctx context.Context, t discover.Target, c *Client, re
 	if id.PingWhileIdle {
 		opts = append(opts, httplayer.WithPingWhileIdle())
 	}
-	stack := httplayer.NewStack(httplayer.WithTarget(t.Name))
+	stack := httplayer.NewStack().WithTarget(t.Name)
 	if id.Authority != "" {
 		stack = stack.With("override_authority", httplayer.OverrideAuthority(id.Authority))
 	}

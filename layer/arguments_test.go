@@ -12,7 +12,7 @@ import (
 )
 
 func TestOptionNil(t *testing.T) {
-	svc := layer.NewStack[string, string](nil, layer.WithTarget[string]("web")).Limit(0).Service(layer.Func[string, string](repeat))
+	svc := layer.NewStack[string, string](nil).WithTarget("web").Limit(0).Service(layer.Func[string, string](repeat))
 	_, err := svc.Call(t.Context(), "a")
 	require.EqualError(t, err, "limit web: not ready: 0 of 0 in flight")
 }

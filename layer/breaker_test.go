@@ -376,7 +376,7 @@ func TestBreakerWarns(t *testing.T) {
 	layer.Breaker[int, int](layer.UnifiedBreaker())(leaf)
 	layer.Breaker[int, int](layer.UnifiedBreaker(), layer.WithLogger[int](nil))(leaf)
 	assert.Empty(t, text.String())
-	made := layer.NewStack[int](log, layer.WithTarget[int]("web")).Breaker(layer.UnifiedBreaker())
+	made := layer.NewStack[int](log).WithTarget("web").Breaker(layer.UnifiedBreaker())
 	for range 3 {
 		svc := made.Service(leaf)
 		_, err := svc.Call(t.Context(), 1)

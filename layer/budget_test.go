@@ -184,7 +184,7 @@ func TestRetryBudgetGaugeAfterStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shown := level{new(shared)}
 		var fails atomic.Bool
-		svc := layer.NewStack[int](layer.WithMetrics[int](layer.Instruments{Budget: shown})).
+		svc := layer.NewStack[int, int]().WithMetrics(layer.Instruments{Budget: shown}).
 			Retry(layer.RetryPolicy[int, int]{
 				Budget:   layer.NewBudget(time.Second, 0.1, 1),
 				CanRetry: func(int) bool { return true },
@@ -217,7 +217,7 @@ func TestRetryBudgetGaugeAfterStorm(t *testing.T) {
 // A Retry that sends each request once does not set the gauge.
 func TestRetryBudgetGaugeOneAttempt(t *testing.T) {
 	shown := level{new(shared)}
-	layer.NewStack[int](layer.WithMetrics[int](layer.Instruments{Budget: shown})).
+	layer.NewStack[int, int]().WithMetrics(layer.Instruments{Budget: shown}).
 		Retry(layer.RetryPolicy[int, int]{MaxAttempts: 1, AttemptTimeout: time.Second}).
 		Service(layer.Func[int, int](func(_ context.Context, req int) (int, error) { return req, nil }))
 	require.Zero(t, shown.now())

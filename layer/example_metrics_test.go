@@ -32,7 +32,7 @@ func ExampleMetrics() {
 	}
 
 	i := instruments("greeter")
-	svc := layer.NewStack[string](layer.WithTarget[string]("greeter"), layer.WithMetrics[string](i)).
+	svc := layer.NewStack[string, string]().WithTarget("greeter").WithMetrics(i).
 		Metrics(i). // first: as callers see it
 		Queue(100, time.Second).
 		Limit(10).

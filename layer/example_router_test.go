@@ -18,7 +18,7 @@ func ExampleCache_Router() {
 		answer := layer.Func[string, string](func(_ context.Context, url string) (string, error) {
 			return url + " by " + host, nil
 		})
-		return layer.NewStack[string, string](layer.WithTarget[string](host)).Limit(8).Service(answer)
+		return layer.NewStack[string, string]().WithTarget(host).Limit(8).Service(answer)
 	}
 	hostOf := func(url string) (string, error) {
 		host, _, ok := strings.Cut(url, "/")

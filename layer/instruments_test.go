@@ -74,7 +74,7 @@ func declare(all map[string]float64, labels func(string) string) layer.Instrumen
 func stacked(ctx context.Context, i layer.Instruments) {
 	inner := layer.Func[string, *response](func(context.Context, string) (*response, error) { return bodyOf("x"), nil })
 	deadline := func(string) (time.Duration, bool) { return 0, false }
-	layer.NewStack[string](layer.WithMetrics[*response](i)).
+	layer.NewStack[string, *response]().WithMetrics(i).
 		Metrics(i).
 		Drain(layer.NewDrainer()).
 		Timeout(time.Second).

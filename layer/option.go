@@ -12,8 +12,9 @@ import (
 )
 
 // Option sets a property that several layers of this package share. Pass options to [NewStack],
-// for all layers of a stack, or to a single layer's constructor. All packages of this module
-// ignore a nil option.
+// for all layers of a stack, or to a single layer's constructor. A [Stack] also has the methods
+// WithTarget and WithMetrics, which need no type arguments. All packages of this module ignore a nil
+// option.
 type Option[Rsp any] func(*options[Rsp])
 
 // options is what the [Option] values of a layer set.

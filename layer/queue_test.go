@@ -64,7 +64,7 @@ func (g *gate) Call(_ context.Context, req int) (int, error) {
 }
 
 func queueOver(inner layer.Service[int, int], capacity int, maxWait time.Duration) layer.Service[int, int] {
-	return layer.NewStack[int, int](layer.WithTarget[int]("web:80")).Queue(capacity, maxWait).Service(inner)
+	return layer.NewStack[int, int]().WithTarget("web:80").Queue(capacity, maxWait).Service(inner)
 }
 
 func TestQueueFIFO(t *testing.T) {

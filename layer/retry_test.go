@@ -336,7 +336,7 @@ func TestRetryWarns(t *testing.T) {
 		b := balance.New[int, int](t.Context(), "web", empty, balance.WithPolicy[int](balance.Policy{Picker: picker}))
 		below := layer.NewStack[int, int]().Queue(1, time.Second).Service(b)
 		layer.Retry(layer.RetryPolicy[int, int]{AttemptTimeout: attempt})(below)
-		layer.NewStack[int](log, layer.WithTarget[int]("web")).Retry(layer.RetryPolicy[int, int]{AttemptTimeout: attempt}).Service(below)
+		layer.NewStack[int](log).WithTarget("web").Retry(layer.RetryPolicy[int, int]{AttemptTimeout: attempt}).Service(below)
 		return text.String()
 	}
 	assert.Empty(t, made(0, balance.Random()))

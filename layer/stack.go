@@ -26,6 +26,20 @@ func NewStack[Req, Rsp any](opts ...Option[Rsp]) Stack[Req, Rsp] {
 	return Stack[Req, Rsp]{opts: opts}
 }
 
+// WithTarget returns a stack in which layers that are added later show the name target, as with the option
+// [WithTarget].
+func (s Stack[Req, Rsp]) WithTarget(target string) Stack[Req, Rsp] {
+	s.opts = append(slices.Clip(s.opts), WithTarget[Rsp](target))
+	return s
+}
+
+// WithMetrics returns a stack in which layers that are added later record their measurements in i, as with
+// the option [WithMetrics]. The method Metrics adds a layer instead, which measures all requests.
+func (s Stack[Req, Rsp]) WithMetrics(i Instruments) Stack[Req, Rsp] {
+	s.opts = append(slices.Clip(s.opts), WithMetrics[Rsp](i))
+	return s
+}
+
 // With returns a stack to which l was added below the other layers. [Describe] shows the
 // layer by name. If l is nil, the stack is returned unchanged.
 func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {

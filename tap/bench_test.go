@@ -42,7 +42,7 @@ func BenchmarkIdle(b *testing.B) {
 	b.Run("endpoint", func(b *testing.B) { bench(b, inner) })
 	b.Run("noop", func(b *testing.B) { bench(b, noop{inner}) })
 	b.Run("tap", func(b *testing.B) { bench(b, stand(new(Registry), inner)) })
-	b.Run("explain", func(b *testing.B) { bench(b, Explain[*call, *reply](new(Registry))(inner)) })
+	b.Run("explain", func(b *testing.B) { bench(b, Explain(new(Registry), newAccess())(inner)) })
 }
 
 func BenchmarkWatched(b *testing.B) {

@@ -162,7 +162,7 @@ func dump(e Event) string {
 
 func (c *secretCase) request(t *testing.T, reg *Registry, path string) {
 	t.Helper()
-	svc := Explain[*bodied, *reply](reg)(Layer[*bodied, *reply](reg, newTee(), Outbound, WithDestination(serverAddr, podLabels))(
+	svc := Explain(reg, newTee())(Layer[*bodied, *reply](reg, newTee(), Outbound, WithDestination(serverAddr, podLabels))(
 		layer.Func[*bodied, *reply](func(ctx context.Context, b *bodied) (*reply, error) {
 			require.Equal(t, c.header, b.header, "the service gets what was sent")
 			layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{Name: "n", State: layer.State{
@@ -363,7 +363,7 @@ func TestExplanationSecrets(t *testing.T) {
 	}
 	reg := NewRegistry(WithRedacted("x-key"))
 	w := watchOn(t, reg, &tappb.WatchRequest{Explain: true})
-	svc := Explain[*call, *reply](reg)(say(Layer[*call, *reply](reg, withQuery{newAccess()})(respond("x"))))
+	svc := Explain(reg, newAccess())(say(Layer[*call, *reply](reg, withQuery{newAccess()})(respond("x"))))
 	_, why := layer.Explain(t.Context())
 	send(t, svc, c)
 	require.Empty(t, why.Choices())
@@ -396,7 +396,7 @@ func TestExplanationQuotedSecrets(t *testing.T) {
 	}
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{Explain: true})
-	send(t, Explain[*call, *reply](reg)(say(Layer[*call, *reply](reg, quotedQuery{newAccess()})(respond("x")))), c)
+	send(t, Explain(reg, newAccess())(say(Layer[*call, *reply](reg, quotedQuery{newAccess()})(respond("x")))), c)
 	require.Equal(t, []layer.Node{{Name: "choice", State: layer.State{
 		{Key: "err", Value: `Get "http://web/a?` + redacted + `": EOF`}, {Key: "field", Value: `no good: "` + redacted + `"`},
 	}}}, events(w)[2].ResponseEnd.Explanation)

@@ -182,7 +182,7 @@ func TestConnectionExplanation(t *testing.T) {
 	reg := new(Registry)
 	choice := layer.Node{Name: "chosen", State: layer.State{{Key: "endpoint", Value: 1}}}
 	fails := false
-	svc := Explain[tcplayer.Request, net.Conn](reg)(layer.Func[tcplayer.Request, net.Conn](
+	svc := Explain(reg, tcplayer.Bytes{})(layer.Func[tcplayer.Request, net.Conn](
 		func(ctx context.Context, req tcplayer.Request) (net.Conn, error) {
 			if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
 				why.Add(choice)

@@ -27,7 +27,7 @@ func ExampleRegistry_Watch() {
 		}
 		return "fine", nil
 	})
-	svc := tap.Explain[string, string](registry)(choose(tap.Layer(registry, verse{}, tap.Outbound)(leaf)))
+	svc := tap.Explain(registry, verse{})(choose(tap.Layer(registry, verse{}, tap.Outbound)(leaf)))
 
 	ctx, cancel := context.WithCancel(context.Background())
 	traffic := make(chan struct{})

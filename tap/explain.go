@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -12,13 +13,15 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/tcplayer"
 )
 
 // Explain returns a layer that records what the layers below it choose, such as a route or an
 // endpoint, see [layer.Explain]. It records them only while a watcher requests explanations. You
 // should place it above the layers that choose, such as profiles and balancers, and a [Layer] or
 // [Connections] below them. The Layer adds the choices to its ResponseEnd events, and Connections
-// to its ConnectionClose events. With a nil reg, nothing watches.
+// to its ConnectionClose events. The accessor of the Layer only tells the types of the messages. For the
+// servers of connections use [ExplainConnections]. With a nil reg, nothing watches.
 //
 // Admission: Ready is forwarded.
 //
@@ -30,7 +33,16 @@ import (
 //
 // Cost: one atomic load if no watcher requests explanations. Otherwise the choices for every
 // request are recorded, because the Layer below decides only later which requests it shows.
-func Explain[Req, Rsp any](reg *Registry) layer.Layer[Req, Rsp] {
+func Explain[Req, Rsp any](reg *Registry, _ layer.Accessor[Req, Rsp]) layer.Layer[Req, Rsp] {
+	return explain[Req, Rsp](reg)
+}
+
+// ExplainConnections is [Explain] for a tcplayer.Server. [Connections] below it adds the choices to its events.
+func ExplainConnections(reg *Registry) layer.Layer[net.Conn, tcplayer.ByteCount] {
+	return explain[net.Conn, tcplayer.ByteCount](reg)
+}
+
+func explain[Req, Rsp any](reg *Registry) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
 	}

@@ -34,7 +34,7 @@ func choosing(says string, asked *int) layer.Layer[*call, *reply] {
 func TestExplain(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	asked := 0
-	svc := Explain[*call, *reply](p.reg)(choosing("the endpoint", &asked)(stand(p.reg, respond("x"))))
+	svc := Explain(p.reg, newAccess())(choosing("the endpoint", &asked)(stand(p.reg, respond("x"))))
 	send(t, svc, get("/"))
 	plain := watchOn(t, p.reg, &tappb.WatchRequest{})
 	send(t, svc, get("/"))
@@ -61,7 +61,7 @@ func TestExplain(t *testing.T) {
 func TestExplainEndsAtTheLimit(t *testing.T) {
 	reg := new(Registry)
 	asked := 0
-	svc := Explain[*call, *reply](reg)(choosing("x", &asked)(stand(reg, respond("x"))))
+	svc := Explain(reg, newAccess())(choosing("x", &asked)(stand(reg, respond("x"))))
 	require.Equal(t, "explain    on=false\nlayer.Func\n", layer.Describe(svc).String())
 	w := watchOn(t, reg, &tappb.WatchRequest{Explain: true, Limit: 1})
 	require.Equal(t, "explain    on=true\nlayer.Func\n", layer.Describe(svc).String())
@@ -81,7 +81,7 @@ func (c converted) String() string { *c.n++; return "x" }
 // An explanation is converted only if its request is shown, because this takes time.
 func TestExplainOutcome(t *testing.T) {
 	reg, n, status := new(Registry), 0, 200
-	svc := Explain[*call, *reply](reg)(serve(func(ctx context.Context, c *call) (*reply, error) {
+	svc := Explain(reg, newAccess())(serve(func(ctx context.Context, c *call) (*reply, error) {
 		layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{State: layer.State{{Key: "k", Value: converted{&n}}}})
 		return stand(reg, serve(func(context.Context, *call) (*reply, error) { return &reply{status: status}, nil })).Call(ctx, c)
 	}))
@@ -98,7 +98,7 @@ func TestExplainOutcome(t *testing.T) {
 func TestExplainSharesWithCaller(t *testing.T) {
 	reg := new(Registry)
 	asked := 0
-	svc := Explain[*call, *reply](reg)(choosing("x", &asked)(stand(reg, respond("x"))))
+	svc := Explain(reg, newAccess())(choosing("x", &asked)(stand(reg, respond("x"))))
 	w := watchOn(t, reg, &tappb.WatchRequest{Explain: true})
 	ctx, why := layer.Explain(t.Context())
 	_, err := svc.Call(ctx, get("/"))
@@ -113,7 +113,7 @@ func TestExplainIdle(t *testing.T) {
 			watch(t, reg, match.All(), 1, true)
 		}
 		want := &reply{}
-		svc := Explain[*call, *reply](reg)(serve(func(context.Context, *call) (*reply, error) { return want, nil }))
+		svc := Explain(reg, newAccess())(serve(func(context.Context, *call) (*reply, error) { return want, nil }))
 		var ctx context.Context = mute{context.Background(), t}
 		req := get("/")
 		require.Zero(t, testing.AllocsPerRun(100, func() {
@@ -130,14 +130,14 @@ func TestExplainConforms(t *testing.T) {
 		if on {
 			watchOn(t, reg, &tappb.WatchRequest{Explain: true})
 		}
-		layertest.Run(t, layertest.Layer{Layer: Explain[testReq, testRsp](reg), Transparent: !on})
+		layertest.Run(t, layertest.Layer{Layer: Explain[testReq, testRsp](reg, nil), Transparent: !on})
 	}
 }
 
 // Explanations take room in the buffer, as all text does.
 func TestMemoryOfExplanations(t *testing.T) {
 	reg := new(Registry)
-	svc := Explain[*call, *reply](reg)(serve(func(ctx context.Context, c *call) (*reply, error) {
+	svc := Explain(reg, newAccess())(serve(func(ctx context.Context, c *call) (*reply, error) {
 		layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{
 			Name: "big", Next: &layer.Node{Name: strings.Repeat("n", 10<<10)},
 			Children: []layer.Node{{State: layer.State{{Key: "k", Value: strings.Repeat("v", 10<<10)}}}},

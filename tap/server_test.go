@@ -692,7 +692,7 @@ func TestWatcherDisconnects(t *testing.T) {
 				reg := NewRegistry(WithBodies(100, asItIs))
 				p := listen(t, NewServer(reg), nil)
 				a := newTee()
-				svc := Explain[*bodied, *reply](reg)(Layer[*bodied, *reply](reg, a)(layer.Func[*bodied, *reply](talkLong)))
+				svc := Explain(reg, newTee())(Layer[*bodied, *reply](reg, a)(layer.Func[*bodied, *reply](talkLong)))
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				p.watch(ctx, t, state.req)

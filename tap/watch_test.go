@@ -231,7 +231,7 @@ func TestWatchNetHTTP(t *testing.T) {
 		}
 		return bytes.ReplaceAll(body, []byte("s3cret"), []byte("***"))
 	}))), nil)
-	stack := Explain[*http.Request, *http.Response](p.reg)(Layer(p.reg, httplayer.HTTP{})(
+	stack := Explain(p.reg, httplayer.HTTP{})(Layer(p.reg, httplayer.HTTP{})(
 		layer.Func[*http.Request, *http.Response](func(ctx context.Context, r *http.Request) (*http.Response, error) {
 			layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{Name: "below"})
 			return upstream.Client().Transport.RoundTrip(r)
@@ -438,7 +438,7 @@ func TestHTTPStressWatchersAndBodies(t *testing.T) {
 			}
 			return b
 		}))
-		stack := Explain[*http.Request, *http.Response](reg)(Layer(reg, httplayer.HTTP{})(
+		stack := Explain(reg, httplayer.HTTP{})(Layer(reg, httplayer.HTTP{})(
 			layer.Func[*http.Request, *http.Response](func(ctx context.Context, r *http.Request) (*http.Response, error) {
 				layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{Name: "below"})
 				return transport.RoundTrip(r)

@@ -144,7 +144,7 @@ func externalAuth(e *config.ExternalAuth, service httplayer.Service) httplayer.L
 	if e == nil {
 		return nil
 	}
-	authorizer := httplayer.NewStack(httplayer.WithTarget(string(e.BackendRef.Name))).
+	authorizer := httplayer.NewStack().WithTarget(string(e.BackendRef.Name)).
 		ResponseHeaderTimeout(e.Timeout.D()).
 		With("drop_informational", httplayer.DropInformational()).
 		Service(service)

@@ -15,7 +15,7 @@ import (
 // with its final status, with those that no service has seen, and those that the server has refused.
 func (g *gateway) front(c *config.Listener) []httplayer.ServerOption {
 	watched := httplayer.NewStack().
-		With("explain", tap.Explain[*http.Request, *http.Response](g.tap)).
+		With("explain", tap.Explain(g.tap, httplayer.HTTP{})).
 		With("tap", tap.Layer(g.tap, httplayer.HTTP{}, tap.Inbound, tap.WithRouteBelow(),
 			tap.WithDestination(netip.AddrPort{}, map[string]string{"listener": string(c.Name)})))
 	refused := watched.Service(refusedService{})

@@ -93,7 +93,7 @@ func (g *gateway) routeService(r *route, next httplayer.Service) httplayer.Servi
 	}
 	name := string(r.Name)
 	instruments := g.metrics.Route(name, "")
-	st := httplayer.NewStack(httplayer.WithTarget(name), httplayer.WithMetrics(instruments)).
+	st := httplayer.NewStack().WithTarget(name).WithMetrics(instruments).
 		With("tap", tap.Routed[*http.Request, *http.Response](g.tap)).
 		Metrics(instruments).
 		With("cors", cors(r.CORS)).

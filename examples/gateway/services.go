@@ -87,7 +87,7 @@ func (g *gateway) newService(ctx context.Context, s *upstream) httplayer.Service
 	})
 	instruments := g.metrics.Layer(string(c.Name))
 	return setting.Layer(s.settings, func(now *config.Service) httplayer.Layer {
-		return httplayer.NewStack(httplayer.WithTarget(string(now.Name)), httplayer.WithMetrics(instruments)).
+		return httplayer.NewStack().WithTarget(string(now.Name)).WithMetrics(instruments).
 			With("hash", affinity(now.LoadBalancer.Hash)).
 			With("sticky_session", session(now.SessionPersistence)).
 			With("unavailable", unavailable(string(now.Name))).
@@ -179,13 +179,13 @@ func (g *gateway) newEndpoint(target *upstream) discover.MakeService[*http.Reque
 		if e.PingWhileIdle {
 			endpointOpts = append(slices.Clip(endpointOpts), httplayer.WithPingWhileIdle())
 		}
-		return httplayer.NewStack(httplayer.WithTarget(string(s.Name))).
+		return httplayer.NewStack().WithTarget(string(s.Name)).
 			With("authority", httplayer.OverrideAuthority(e.Authority)).
 			Service(httplayer.NewEndpoint(ctx, e.Addr.String(), endpointOpts...))
 	})
 	return func(ctx context.Context, t discover.Target) httplayer.Service {
 		e := t.Endpoint
-		st := httplayer.NewStack(httplayer.WithTarget(string(s.Name)))
+		st := httplayer.NewStack().WithTarget(string(s.Name))
 		return setting.Layer(target.settings, func(now *config.Service) httplayer.Layer {
 			if n := now.CircuitBreakers.MaxRequests; n > 0 {
 				return st.Limit(n).Layer()

@@ -149,7 +149,7 @@ func (g *gateway) newTCPService(ctx context.Context, s *upstream) tcplayer.Servi
 		}
 	})
 	return setting.Layer(s.settings, func(now *config.Service) layer.Layer[tcplayer.Request, net.Conn] {
-		return tcplayer.NewStack(layer.WithTarget[net.Conn](string(now.Name))).
+		return tcplayer.NewStack().WithTarget(string(now.Name)).
 			Queue(now.Queue.Capacity, now.Queue.MaxWait.D()).
 			Layer()
 	})(balancer)

@@ -98,7 +98,7 @@ func newTapped(t *testing.T, serve serving, opts ...grpc.ServerOption) *tapped {
 		return w.Result(), err
 	})
 	return &tapped{addr: l.Addr().String(), svc: httplayer.NewStack().
-		With("explain", tap.Explain[*http.Request, *http.Response](reg)).
+		With("explain", tap.Explain(reg, httplayer.HTTP{})).
 		With("tap", tap.Layer(reg, httplayer.HTTP{}, tap.Outbound,
 			tap.WithDestination(netip.MustParseAddrPort("10.0.0.1:80"), map[string]string{"pod": "web-0", "namespace": "default"}))).
 		Service(answer)}

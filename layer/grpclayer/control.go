@@ -71,7 +71,7 @@ func NewControlPlaneConn(ctx context.Context, cfg ControlPlaneConfig) (*ControlP
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	c := &ControlPlaneConn{cfg: cfg, leaf: leaf(), drain: layer.NewDrainer(), cancel: cancel}
-	c.svc = NewStack(layer.WithTarget[*Reply](cfg.Addr), layer.WithMetrics[*Reply](cfg.Instruments)).
+	c.svc = NewStack().WithTarget(cfg.Addr).WithMetrics(cfg.Instruments).
 		Drain(c.drain).
 		Metrics(cfg.Instruments).
 		Queue(cfg.QueueCapacity, cfg.FailFast).

@@ -40,11 +40,11 @@ func Example_client() {
 	resolver := static.New(map[string][]resolve.Endpoint{target: endpoints})
 	budget := layer.NewBudget(10*time.Second, 0.2, 10)
 	endpoint := func(ctx context.Context, t discover.Target) httplayer.Service {
-		return httplayer.NewStack(layer.WithTarget[*http.Response](t.Name)).
+		return httplayer.NewStack().WithTarget(t.Name).
 			Limit(64).
 			Service(httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String()))
 	}
-	web := httplayer.NewStack(layer.WithTarget[*http.Response](target)).
+	web := httplayer.NewStack().WithTarget(target).
 		Timeout(10*time.Second).
 		Retry(httplayer.RetryPolicy{Budget: budget, AttemptTimeout: 2 * time.Second}).
 		Queue(1000, 3*time.Second).
@@ -88,7 +88,7 @@ func Example_gateway() {
 	defer srv.Close()
 	addresses := map[string]string{"shop.example": srv.Listener.Addr().String()}
 	host := func(ctx context.Context, host string) httplayer.Service {
-		return httplayer.NewStack(layer.WithTarget[*http.Response](host)).
+		return httplayer.NewStack().WithTarget(host).
 			Retry(httplayer.RetryPolicy{}).
 			Queue(1000, time.Second).
 			Breaker(layer.BreakerPolicy{}).

@@ -62,11 +62,3 @@ func ended(rsp *http.Response) bool {
 	// header net/http knows the end from END_STREAM.
 	return rsp.ProtoMajor == 1 || len(rsp.Header["Content-Length"]) == 0
 }
-
-// WithTarget sets the name of a stack's target, which layers show in errors and descriptions. It
-// calls [layer.WithTarget].
-func WithTarget(target string) Option { return layer.WithTarget[*http.Response](target) }
-
-// WithMetrics sets the instruments in which layers record their measurements. It calls
-// [layer.WithMetrics].
-func WithMetrics(i layer.Instruments) Option { return layer.WithMetrics[*http.Response](i) }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
-	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/resolve/dns"
 )
@@ -23,7 +22,7 @@ import (
 func noServer() dns.Option { return dns.WithServers(netip.MustParseAddrPort("127.0.0.1:1")) }
 
 func client(ctx context.Context, r *dns.Resolver, target string) *http.Client {
-	svc := httplayer.NewStack(layer.WithTarget[*http.Response](target)).
+	svc := httplayer.NewStack().WithTarget(target).
 		Timeout(time.Minute).
 		Retry(httplayer.RetryPolicy{}).
 		Queue(1000, 30*time.Second).

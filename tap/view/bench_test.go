@@ -55,7 +55,7 @@ func BenchmarkPages(b *testing.B) {
 // shown is a service that answers at once, and shows its requests.
 func shown(reg *tap.Registry) httplayer.Service {
 	return httplayer.NewStack().
-		With("explain", tap.Explain[*http.Request, *http.Response](reg)).
+		With("explain", tap.Explain(reg, httplayer.HTTP{})).
 		With("tap", tap.Layer(reg, httplayer.HTTP{}, tap.Outbound, tap.WithDestination(netip.MustParseAddrPort("127.0.0.1:80"), nil))).
 		Service(layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"text/plain"}}, Body: http.NoBody}, nil

@@ -58,7 +58,7 @@ func newTestProxy(t *testing.T) *testProxy {
 			Service(httplayer.NewEndpoint(ctx, to.Endpoint.Addr.String()))
 	}
 	concrete := func(ctx context.Context, target string) httplayer.Service {
-		return httplayer.NewStack(layer.WithTarget[*http.Response](target)).Queue(100, 20*time.Second).
+		return httplayer.NewStack().WithTarget(target).Queue(100, 20*time.Second).
 			Service(balance.Resolve(ctx, resolver, target, endpoint))
 	}
 	concretes := layer.NewCache(ctx, concrete, layer.CachePolicy{})
@@ -66,7 +66,7 @@ func newTestProxy(t *testing.T) *testProxy {
 		return profiles.New(ctx, profiles.Config{Target: target, Source: source}, httplayer.HTTP{}, concretes.Service,
 			profiles.WithRouteLayers(httplayer.HTTP{}))
 	}
-	tn.svc = httplayer.NewStack().With("explain", tap.Explain[*http.Request, *http.Response](tn.reg)).Limit(1000).
+	tn.svc = httplayer.NewStack().With("explain", tap.Explain(tn.reg, httplayer.HTTP{})).Limit(1000).
 		Service(layer.NewCache(ctx, logical, layer.CachePolicy{}).Router(func(r *http.Request) (string, error) {
 			return r.Host + ":80", nil
 		}))

@@ -101,7 +101,7 @@ func (in *Inbound) direct() tcplayer.Server {
 // destination if the policy permits it.
 func (in *Inbound) forward() tcplayer.Server {
 	return connections().
-		With("explain", tap.Explain[net.Conn, tcplayer.ByteCount](in.Taps)).
+		With("explain", tap.ExplainConnections(in.Taps)).
 		With("policy", in.admission).
 		Service(tcplayer.Forward(in.ports.Router(serverPort)))
 }
@@ -109,7 +109,7 @@ func (in *Inbound) forward() tcplayer.Server {
 // port returns a service that connects to dst, a port of the application, for each opaque
 // connection, and shows the connections in tap.
 func (in *Inbound) port(ctx context.Context, dst netip.AddrPort) tcplayer.Service {
-	return tcplayer.NewStack(layer.WithTarget[net.Conn](dst.String())).
+	return tcplayer.NewStack().WithTarget(dst.String()).
 		With("tap", in.tapConnections(dst)).
 		Service(tcplayer.NewEndpoint(ctx, dst.String(), in.Connect.Bytes(in.dial(dst))...))
 }
@@ -124,7 +124,7 @@ func (in *Inbound) tapConnections(dst netip.AddrPort) layer.Layer[tcplayer.Reque
 func (in *Inbound) requests() httplayer.Service {
 	return httplayer.NewStack(layer.WithCompletion(layer.AtReturn[*http.Response])).
 		With("trace", traces.Server(in.Spans, meters.Inbound)).
-		With("explain", tap.Explain[*http.Request, *http.Response](in.Taps)).
+		With("explain", tap.Explain(in.Taps, httplayer.HTTP{})).
 		With("errors", in.Meters.HTTPErrors(meters.Inbound, originOf)).
 		Limit(in.MaxInFlight).
 		With("orig-proto", mesh.DowngradeOrigProto()).
@@ -156,7 +156,7 @@ func (in *Inbound) logical(ctx context.Context, l logicalKey) httplayer.Service 
 // connection, they fail without waiting.
 func (in *Inbound) endpoint(ctx context.Context, dst netip.AddrPort) httplayer.Service {
 	opts := append(in.Connect.Requests(in.dial(dst), in.Pool), httplayer.WithKeepVersion())
-	return httplayer.NewStack(layer.WithTarget[*http.Response](dst.String())).
+	return httplayer.NewStack().WithTarget(dst.String()).
 		Queue(in.HTTPQueue.Capacity, in.HTTPQueue.MaxWait()).
 		Service(httplayer.SingleEndpoint(httplayer.NewEndpoint(ctx, dst.String(), opts...)))
 }

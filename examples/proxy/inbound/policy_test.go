@@ -173,7 +173,7 @@ func TestPolicyDeniedInTap(t *testing.T) {
 	in.policies = newPolicies(ctx, in)
 	next, stop := iter.Pull2(in.Taps.Watch(ctx, &tappb.WatchRequest{Explain: true}))
 	defer stop()
-	svc := tap.Explain[*http.Request, *http.Response](in.Taps)(requestPolicy{in.applyPolicy})
+	svc := tap.Explain(in.Taps, httplayer.HTTP{})(requestPolicy{in.applyPolicy})
 	c := &client{addr: netip.MustParseAddr("10.0.0.2"), policy: in.policies.acquire(80)}
 	events := make(chan tap.Event, 2)
 	go func() {
@@ -233,7 +233,7 @@ func TestPolicyDeniedConnectionInTap(t *testing.T) {
 	in.policies = newPolicies(ctx, in)
 	client, dst := netip.MustParseAddrPort("10.0.0.2:1"), netip.MustParseAddrPort("10.0.0.1:6379")
 	svc := connections().
-		With("explain", tap.Explain[net.Conn, tcplayer.ByteCount](in.Taps)).
+		With("explain", tap.ExplainConnections(in.Taps)).
 		With("policy", in.withPolicy).
 		Service(in.admission(nil))
 	stopped := make(chan struct{})

@@ -68,7 +68,7 @@ func (b *backend) withBreaker(
 			if !hasBreaker(current) {
 				return nil
 			}
-			return httplayer.NewStack(layer.WithTarget[*http.Response](t.Name)).Breaker(current.Breaker).Layer()
+			return httplayer.NewStack().WithTarget(t.Name).Breaker(current.Breaker).Layer()
 		})(mk(ctx, t))
 	}
 }

@@ -75,7 +75,7 @@ func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer
 	router := layer.Lazy(func() tcplayer.Service { return o.opaque(ctx, dst.String(), replay{profile}) })
 	forward := connections().
 		With("metrics", requests.counts.Forwarded).
-		With("explain", tap.Explain[net.Conn, tcplayer.ByteCount](o.Taps))
+		With("explain", tap.ExplainConnections(o.Taps))
 	opaque := forward.Service(tcplayer.Forward(router))
 	named := forward.Service(tcplayer.Forward(router, tcplayer.WithServerName(o.DetectTimeout)))
 	return connections().
@@ -99,7 +99,7 @@ func (o *Outbound) server(requests httplayer.Service) tcplayer.Server {
 func (o *Outbound) requests() httplayer.Service {
 	return httplayer.NewStack(layer.WithCompletion(layer.AtReturn[*http.Response])).
 		With("trace", traces.Server(o.Spans, meters.Outbound)).
-		With("explain", tap.Explain[*http.Request, *http.Response](o.Taps)).
+		With("explain", tap.Explain(o.Taps, httplayer.HTTP{})).
 		With("errors", o.Meters.HTTPErrors(meters.Outbound, nil)).
 		Limit(o.MaxInFlight).
 		Service(o.byConnection(o.logicals.Router(Target)))
@@ -133,7 +133,7 @@ func (o *Outbound) router(ctx context.Context, target string, source profiles.So
 // balanced over the target's endpoints. If the target is an address, that is the only endpoint.
 func (o *Outbound) concrete(ctx context.Context, b *backend) httplayer.Service {
 	instruments, queue := o.Meters.Balancer(ctx, "http", b.authority, b.parent)
-	stack := httplayer.NewStack(layer.WithTarget[*http.Response](b.authority), layer.WithMetrics[*http.Response](queue))
+	stack := httplayer.NewStack().WithTarget(b.authority).WithMetrics(queue)
 	if t, ok := literalTarget(b.authority); ok {
 		return queued(b, o.HTTPQueue, stack, o.single(ctx, t))
 	}
@@ -146,7 +146,7 @@ func (o *Outbound) concrete(ctx context.Context, b *backend) httplayer.Service {
 // forwarded returns the service for requests to f's endpoint. No balancer is needed, because a
 // profile specifies this single endpoint.
 func (o *Outbound) forwarded(ctx context.Context, f forwardTarget) httplayer.Service {
-	return httplayer.NewStack(layer.WithTarget[*http.Response](f.target)).
+	return httplayer.NewStack().WithTarget(f.target).
 		Queue(o.HTTPQueue.Capacity, o.HTTPQueue.MaxWait()).
 		Service(o.single(ctx, f.discovered()))
 }
@@ -254,7 +254,7 @@ func (o *Outbound) opaque(ctx context.Context, target string, source profiles.So
 // target. The balancer counts a connection as in flight only until it is established.
 func (o *Outbound) opaqueConcrete(ctx context.Context, b *backend) tcplayer.Service {
 	instruments, queue := o.Meters.Balancer(ctx, "tcp", b.authority, b.parent)
-	stack := tcplayer.NewStack(layer.WithTarget[net.Conn](b.authority), layer.WithMetrics[net.Conn](queue))
+	stack := tcplayer.NewStack().WithTarget(b.authority).WithMetrics(queue)
 	if t, ok := literalTarget(b.authority); ok {
 		return queued(b, o.TCPQueue, stack, o.opaqueEndpoint(ctx, t))
 	}
@@ -267,7 +267,7 @@ func (o *Outbound) opaqueConcrete(ctx context.Context, b *backend) tcplayer.Serv
 // opaqueForwarded returns the service for opaque connections to f's endpoint. Like forwarded, it
 // needs no balancer.
 func (o *Outbound) opaqueForwarded(ctx context.Context, f forwardTarget) tcplayer.Service {
-	return tcplayer.NewStack(layer.WithTarget[net.Conn](f.target)).
+	return tcplayer.NewStack().WithTarget(f.target).
 		Queue(o.TCPQueue.Capacity, o.TCPQueue.MaxWait()).
 		Service(o.opaqueEndpoint(ctx, f.discovered()))
 }
