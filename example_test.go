@@ -35,7 +35,7 @@ func Example() {
 		Timeout(5*time.Second).
 		Retry(httplayer.RetryPolicy{}).
 		Queue(1000, 3*time.Second).
-		Service(balance.Resolve(ctx, resolver, "web.default:80",
+		Service(balance.Resolve(ctx, resolver, balance.Config{Target: "web.default:80"},
 			func(ctx context.Context, t discover.Target) httplayer.Service {
 				return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
 			}))

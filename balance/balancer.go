@@ -54,7 +54,7 @@ type Balancer[Req, Rsp any] struct {
 
 	changed  notify.Broadcast // notifies that an endpoint became ready, all have failed, the first change came, or the balancer ended
 	resolved atomic.Bool      // whether the first change came, or the sequence of changes panicked
-	failFast bool             // see WithFailFast
+	failFast bool             // see Config.FailFast
 	failed   atomic.Bool      // whether failFast is true and every endpoint has failed
 
 	mu          sync.Mutex
@@ -94,22 +94,22 @@ type Balancer[Req, Rsp any] struct {
 //
 // New panics if changes is nil or the policy is invalid.
 func New[Req, Rsp any](
-	ctx context.Context, target string, changes iter.Seq[discover.Change[Req, Rsp]], opts ...Option[Rsp],
+	ctx context.Context, cfg Config, changes iter.Seq[discover.Change[Req, Rsp]], opts ...Option[Rsp],
 ) *Balancer[Req, Rsp] {
 	if changes == nil {
 		panic("balance: nil changes")
 	}
-	o := newOptions(opts)
+	o := newOptions(cfg, opts)
 	b := &Balancer[Req, Rsp]{
-		group: newGroup(o.policy, o.random), start: time.Now(), complete: o.complete,
-		meters: o.instruments.bind(), target: target, ctx: ctx, nodes: make(map[resolve.ID]*node[Req, Rsp]),
-		stopComparing: func() {}, events: events{f: o.events, target: target}, failFast: o.failFast,
+		group: newGroup(o.Policy, o.Rand), start: time.Now(), complete: o.complete,
+		meters: o.Metrics.bind(), target: o.Target, ctx: ctx, nodes: make(map[resolve.ID]*node[Req, Rsp]),
+		stopComparing: func() {}, events: events{f: o.OnEvent, target: o.Target}, failFast: o.FailFast,
 	}
 	b.groups = []*group{b.group}
-	b.group.use(o.policy.Picker)
+	b.group.use(o.Policy.Picker)
 	b.failures.byError = layer.DefaultClassifier[Rsp] // applies until a classifier is known
 	b.failures.use(o.classify)                        // without WithClassifier, newNode uses that of an endpoint
-	b.policy.Store(&o.policy)
+	b.policy.Store(&o.Policy)
 	b.startComparing() // of success rates, by the policy's OutlierDetection
 	context.AfterFunc(ctx, func() { b.end("the balancer has ended", context.Cause(ctx)) })
 	go b.follow(ctx, changes)
@@ -137,10 +137,10 @@ func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discov
 	}
 }
 
-// Resolve returns a balancer over the endpoints to which the resolver r resolves target. mk makes
+// Resolve returns a balancer over the endpoints to which the resolver r resolves cfg.Target. mk makes
 // each endpoint's service. Resolve panics if r or mk is nil, or if the policy is invalid.
 func Resolve[Req, Rsp any](
-	ctx context.Context, r resolve.Resolver, target string, mk discover.MakeService[Req, Rsp], opts ...Option[Rsp],
+	ctx context.Context, r resolve.Resolver, cfg Config, mk discover.MakeService[Req, Rsp], opts ...Option[Rsp],
 ) *Balancer[Req, Rsp] {
 	switch {
 	case r == nil:
@@ -148,14 +148,14 @@ func Resolve[Req, Rsp any](
 	case mk == nil:
 		panic("balance: nil MakeService")
 	}
-	complete := newOptions(opts).complete
+	complete := newOptions(cfg, opts).complete
 	if complete == nil {
 		complete = layer.AtReturn[Rsp]
 	}
-	return New(ctx, target, discover.Endpoints(ctx, r, target, mk, discover.WithCompletion(complete)), opts...)
+	return New(ctx, cfg, discover.Endpoints(ctx, r, cfg.Target, mk, discover.WithCompletion(complete)), opts...)
 }
 
-// Ready waits until an endpoint is ready, and polls that endpoint to confirm it. With [WithFailFast], it
+// Ready waits until an endpoint is ready, and polls that endpoint to confirm it. With FailFast in its [Config], it
 // returns an error if every endpoint has failed.
 func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error { return b.readyUnless(ctx, &b.failed) }
 

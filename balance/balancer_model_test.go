@@ -301,7 +301,7 @@ func TestStorm(t *testing.T) {
 	var applied, late, served, refused atomic.Int64
 	var over atomic.Bool
 	feed, fed := make(chan discover.Change[int64, int]), make(chan struct{})
-	b := balance.New(ctx, "web", func(yield func(discover.Change[int64, int]) bool) {
+	b := balance.New(ctx, balance.Config{Target: "web"}, func(yield func(discover.Change[int64, int]) bool) {
 		defer close(fed)
 		for c := range feed {
 			if !yield(c) {
@@ -454,7 +454,7 @@ func newChurn(ctx context.Context, endpoints int) *churn {
 			}
 		}
 	})
-	c.b = balance.Resolve(ctx, r, "web", c.make)
+	c.b = balance.Resolve(ctx, r, balance.Config{Target: "web"}, c.make)
 	for range endpoints {
 		c.join()
 	}
@@ -743,7 +743,7 @@ func TestOutageWrongAnswer(t *testing.T) {
 					if keeps {
 						r, soon = resolve.ServeStale(r, resolve.StalePolicy{}), tt.soon
 					}
-					b := balance.Resolve(ctx, r, "web", p.serve)
+					b := balance.Resolve(ctx, r, balance.Config{Target: "web"}, p.serve)
 					time.Sleep(time.Minute)
 					p.become(t, mood{refuses: true}, nil)
 					time.Sleep(time.Minute)
@@ -961,7 +961,7 @@ func (p *plane) serve(ctx context.Context, t discover.Target) layer.Service[stri
 // without requests. A request names its target, and a response the endpoint.
 func (p *plane) services(ctx context.Context, r resolve.Resolver) layer.Service[string, string] {
 	targets := layer.NewCache(ctx, func(ctx context.Context, target string) layer.Service[string, string] {
-		return layer.NewStack[string, string]().Queue(10, 3*time.Second).Service(balance.Resolve(ctx, r, target, p.serve))
+		return layer.NewStack[string, string]().Queue(10, 3*time.Second).Service(balance.Resolve(ctx, r, balance.Config{Target: target}, p.serve))
 	}, layer.CachePolicy{IdleTimeout: time.Minute})
 	return targets.Router(func(target string) (string, error) { return target, nil })
 }

@@ -622,7 +622,7 @@ func TestResolve(t *testing.T) {
 			}
 		})
 		lives := make(map[string]context.Context)
-		b := balance.Resolve(ctx, r, "web", func(ctx context.Context, tg discover.Target) layer.Service[string, *response] {
+		b := balance.Resolve(ctx, r, balance.Config{Target: "web"}, func(ctx context.Context, tg discover.Target) layer.Service[string, *response] {
 			s := newServer(int(tg.Endpoint.Addr.Addr().As4()[3]))
 			lives[s.addr.String()] = ctx
 			return s
@@ -1216,7 +1216,7 @@ func TestMakeServicePanics(t *testing.T) {
 		defer cancel()
 		late := new(moody)
 		late.panics.Store(true)
-		b := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{"web": {port(1), port(2), port(3), port(4)}}), "web",
+		b := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{"web": {port(1), port(2), port(3), port(4)}}), balance.Config{Target: "web"},
 			func(_ context.Context, tg discover.Target) layer.Service[int, uint16] {
 				n := tg.Endpoint.Addr.Port()
 				svc := layer.Func[int, uint16](func(context.Context, int) (uint16, error) { return n, nil })
@@ -1272,7 +1272,7 @@ func TestResolverPanics(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				b := balance.Resolve(ctx, r, "web", func(context.Context, discover.Target) layer.Service[int, int] {
+				b := balance.Resolve(ctx, r, balance.Config{Target: "web"}, func(context.Context, discover.Target) layer.Service[int, int] {
 					return layer.Func[int, int](func(_ context.Context, req int) (int, error) { return req, nil })
 				})
 				synctest.Wait()
@@ -1302,7 +1302,7 @@ func TestChangesPanic(t *testing.T) {
 		s := newServer(1)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		b := balance.New(ctx, "web", func(yield func(change) bool) {
+		b := balance.New(ctx, balance.Config{Target: "web"}, func(yield func(change) bool) {
 			yield(change{State: resolve.StateExists, Added: []*endpoint{s.endpoint()}})
 			panic("changes boom")
 		})
@@ -1347,7 +1347,7 @@ func TestCompletionPanicClosesResponse(t *testing.T) {
 func TestNilOption(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	b := balance.Resolve(ctx, static.New(nil), "web", func(context.Context, discover.Target) layer.Service[int, int] {
+	b := balance.Resolve(ctx, static.New(nil), balance.Config{Target: "web"}, func(context.Context, discover.Target) layer.Service[int, int] {
 		return layer.Func[int, int](func(_ context.Context, req int) (int, error) { return req, nil })
 	}, nil)
 	_, err := b.Call(t.Context(), 1)
@@ -1376,14 +1376,14 @@ func TestConstructorsPanic(t *testing.T) {
 	none := func(func(discover.Change[int, int]) bool) {}
 	r := static.New(nil)
 	for want, construct := range map[string]func() *b{
-		"balance: nil changes":     func() *b { return balance.New[int, int](t.Context(), "web", nil) },
-		"balance: nil resolver":    func() *b { return balance.Resolve(t.Context(), nil, "web", mk) },
-		"balance: nil MakeService": func() *b { return balance.Resolve[int, int](t.Context(), r, "web", nil) },
+		"balance: nil changes":     func() *b { return balance.New[int, int](t.Context(), balance.Config{Target: "web"}, nil) },
+		"balance: nil resolver":    func() *b { return balance.Resolve(t.Context(), nil, balance.Config{Target: "web"}, mk) },
+		"balance: nil MakeService": func() *b { return balance.Resolve[int, int](t.Context(), r, balance.Config{Target: "web"}, nil) },
 		"balance: policy: Decay is -1ns, want 0 for the default, or at least 1ms": func() *b {
-			return balance.New(t.Context(), "web", none, balance.WithPolicy[int](balance.Policy{Decay: -1}))
+			return balance.New(t.Context(), balance.Config{Target: "web"}, none, balance.WithPolicy[int](balance.Policy{Decay: -1}))
 		},
 		"balance: outlier detection: MinReady is 2, want from 0, for the default, to 1": func() *b {
-			return balance.Resolve(t.Context(), r, "web", mk, balance.WithPolicy[int](balance.Policy{OutlierDetection: balance.OutlierDetection{MinReady: 2}}))
+			return balance.Resolve(t.Context(), r, balance.Config{Target: "web"}, mk, balance.WithPolicy[int](balance.Policy{OutlierDetection: balance.OutlierDetection{MinReady: 2}}))
 		},
 	} {
 		require.PanicsWithValue(t, want, func() { construct() })

@@ -34,7 +34,7 @@ func of(tb testing.TB, n int, opts ...balance.Option[int]) (b *balance.Balancer[
 	ctx, cancel := context.WithCancel(context.Background())
 	feed, taken := make(chan intChange), make(chan struct{})
 	tb.Cleanup(func() { cancel(); close(feed) })
-	b = balance.New(ctx, "web", func(yield func(intChange) bool) {
+	b = balance.New(ctx, balance.Config{Target: "web"}, func(yield func(intChange) bool) {
 		for c := range feed {
 			if !yield(c) {
 				return

@@ -188,7 +188,7 @@ func loopbackShares(t *testing.T) (shares [3]float64) {
 		addr := netip.MustParseAddrPort(srv.Listener.Addr().String())
 		endpoints = append(endpoints, resolve.Endpoint{ID: resolve.ID{Addr: addr}})
 	}
-	b := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{"web": endpoints}), "web",
+	b := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{"web": endpoints}), balance.Config{Target: "web"},
 		func(ctx context.Context, t discover.Target) httplayer.Service {
 			return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
 		})

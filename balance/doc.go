@@ -5,7 +5,7 @@
 // measures each endpoint and gives it what it can do. It also avoids endpoints that fail or hang, after the first failure
 // and without a health check, and finds out quickly when they are back:
 //
-//	web := balance.Resolve(ctx, resolver, "web.default:80", func(ctx context.Context, t discover.Target) httplayer.Service {
+//	web := balance.Resolve(ctx, resolver, balance.Config{Target: "web.default:80"}, func(ctx context.Context, t discover.Target) httplayer.Service {
 //		return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
 //	})
 //	rsp, err := web.Call(ctx, req) // rejected if no endpoint is ready: put a layer.Queue above
@@ -97,6 +97,6 @@
 //
 // # Observing a balancer
 //
-// [Balancer.Describe] and [Balancer.Snapshot] show every endpoint and its state. [WithMetrics] writes metrics.
+// [Balancer.Describe] and [Balancer.Snapshot] show every endpoint and its state. Metrics in a [Config] writes metrics.
 // layer.Explain records, for a single request, the examined endpoints, their costs, and why others were not ready.
 package balance

@@ -83,7 +83,7 @@ func TestStatusModel(t *testing.T) {
 // suspected if it is doubted.
 func TestStatusMark(t *testing.T) {
 	for range 200 {
-		svc := New(t.Context(), "web", func(func(discover.Change[int, int]) bool) {},
+		svc := New(t.Context(), Config{Target: "web"}, func(func(discover.Change[int, int]) bool) {},
 			WithPolicy[int](Policy{OutlierDetection: OutlierDetection{ConsecutiveFailures: 1 << 20}}))
 		n := &node[int, int]{endpoint: *unknown()}
 		var all sync.WaitGroup

@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Event is a change of a balancer that an operator wants to know: see [WithEvents].
+// Event is a change of a balancer that an operator wants to know: see [Config].
 type Event struct {
 	Kind   EventKind
 	Target string
@@ -37,15 +37,8 @@ func (k EventKind) String() string {
 	return [...]string{"endpoint down", "endpoint ejected", "endpoint up", "target down", "target up"}[k-1]
 }
 
-// maxEvents is the largest number of events that wait for WithEvents' function.
+// maxEvents is the largest number of events that wait for Config.OnEvent.
 const maxEvents = 1000
-
-// WithEvents calls f for each [Event]. It is called by one goroutine at a time, in the order of the
-// events, which runs only while events wait. If f is slow, up to 1000 events wait, and further ones are
-// dropped. If f panics, the next event follows. A nil f does nothing.
-func WithEvents[Rsp any](f func(Event)) Option[Rsp] {
-	return func(o *options[Rsp]) { o.events = f }
-}
 
 // events holds one balancer's events. The methods must be called with the mutex of the balancer
 // held.

@@ -32,8 +32,9 @@ func zoned(zones ...string) resolve.Resolver {
 func Example_explain() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	svc := balance.Resolve(ctx, zoned("a", "a", "b"), "web:80", hello,
-		balance.WithPolicy[string](balance.Policy{Zone: "a"}), balance.WithRand[string](func() uint64 { return 4 }))
+	svc := balance.Resolve(ctx, zoned("a", "a", "b"), balance.Config{
+		Target: "web:80", Policy: balance.Policy{Zone: "a"}, Rand: func() uint64 { return 4 },
+	}, hello)
 	ready(svc, 3)
 
 	ctx, why := layer.Explain(ctx)

@@ -59,7 +59,7 @@ func ExampleResolve() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 
-	svc := balance.Resolve(ctx, fixed("10.0.0.1:80"), "web.default:80", hello)
+	svc := balance.Resolve(ctx, fixed("10.0.0.1:80"), balance.Config{Target: "web.default:80"}, hello)
 	if err := svc.Ready(ctx); err != nil {
 		fmt.Println(err)
 	}
@@ -76,8 +76,8 @@ func ExampleBalancer_Call() {
 		yield(discover.Change[string, string]{State: resolve.StateDoesNotExist})
 		<-ctx.Done()
 	}
-	svc := balance.New(ctx, "old-name", changes)
-	elsewhere := balance.Resolve(ctx, fixed("10.9.9.9:80"), "fallback", hello)
+	svc := balance.New(ctx, balance.Config{Target: "old-name"}, changes)
+	elsewhere := balance.Resolve(ctx, fixed("10.9.9.9:80"), balance.Config{Target: "fallback"}, hello)
 	_ = elsewhere.Ready(ctx)
 
 	rsp, err := svc.Call(ctx, "world")
@@ -105,7 +105,7 @@ func ExampleBalancer_Describe() {
 	limited := func(ctx context.Context, t discover.Target) layer.Service[string, string] {
 		return layer.NewStack[string, string]().Limit(8).Service(hello(ctx, t))
 	}
-	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80"), "web", limited)
+	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80"), balance.Config{Target: "web"}, limited)
 	ready(svc, 2)
 	d := layer.Describe(svc)
 	fmt.Println(d.Name, d.State.Get("target"), d.State.Get("endpoints"))
@@ -123,8 +123,9 @@ func ExampleConsistentHash() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 
-	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"), "web", hello,
-		balance.WithPolicy[string](balance.Policy{Picker: balance.ConsistentHash(1.25)}))
+	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"), balance.Config{
+		Target: "web", Policy: balance.Policy{Picker: balance.ConsistentHash(1.25)},
+	}, hello)
 	ready(svc, 3)
 	for _, user := range []string{"alice", "bob", "carol", "dave", "alice", "bob"} {
 		key := fnv.New64a()
@@ -154,8 +155,9 @@ func ExampleOutlierDetection() {
 		}
 		return hello(ctx, t)
 	}
-	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"), "web", broken,
-		balance.WithPolicy[string](balance.Policy{Picker: balance.RoundRobin(), OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 3}}))
+	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"), balance.Config{Target: "web", Policy: balance.Policy{
+		Picker: balance.RoundRobin(), OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 3},
+	}}, broken)
 	ready(svc, 3)
 
 	failed := 0
@@ -189,7 +191,7 @@ func ExampleBalancer_priorities() {
 		static.New(map[string][]resolve.Endpoint{"web": local}),
 		resolve.WithPriority(static.New(map[string][]resolve.Endpoint{"web": remote}), 1),
 	)
-	web := balance.Resolve(ctx, both, "web", func(_ context.Context, t discover.Target) layer.Service[string, string] {
+	web := balance.Resolve(ctx, both, balance.Config{Target: "web"}, func(_ context.Context, t discover.Target) layer.Service[string, string] {
 		return layer.Func[string, string](func(context.Context, string) (string, error) {
 			return fmt.Sprint("priority ", t.Endpoint.Priority), nil
 		})
@@ -204,7 +206,7 @@ func ExampleBalancer_priorities() {
 func ExampleBalancer_SetPolicy() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	web := balance.New(ctx, "web", func(func(discover.Change[int, int]) bool) {})
+	web := balance.New(ctx, balance.Config{Target: "web"}, func(func(discover.Change[int, int]) bool) {})
 	fmt.Println(web.SetPolicy(balance.Policy{Cost: balance.LeastRequest}))
 	fmt.Println(web.SetPolicy(balance.Policy{Decay: 1}))
 	// Output:

@@ -6,17 +6,6 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// WithFailFast makes the balancer fail as soon as it is certain that it cannot serve a request: every
-// endpoint has failed, or the target does not exist or cannot be resolved. An endpoint has failed if it
-// cannot be reached, its breaker is open, or it is ejected. The rejection then matches
-// [layer.ErrFailFast], and so does the error of Ready, so that no request waits in a [layer.Queue].
-//
-// Requests still wait there until the target is resolved for the first time, while it has no endpoints,
-// and while an endpoint is busy. By default, they also wait for failed endpoints.
-func WithFailFast[Rsp any]() Option[Rsp] {
-	return func(o *options[Rsp]) { o.failFast = true }
-}
-
 // noteFailed recomputes b.failed, and wakes those who wait in Ready if it has changed. It is called
 // after each change of the endpoints. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) noteFailed() {
@@ -26,7 +15,7 @@ func (b *Balancer[Req, Rsp]) noteFailed() {
 	}
 }
 
-// hasFailed reports whether it is certain that no request can be served; see WithFailFast. The caller
+// hasFailed reports whether it is certain that no request can be served; see Config.FailFast. The caller
 // must hold mu.
 func (b *Balancer[Req, Rsp]) hasFailed() bool {
 	switch b.state { //nolint:exhaustive // the other states have endpoints
@@ -50,7 +39,7 @@ func (b *Balancer[Req, Rsp]) rejection(reason string, cause error) *layer.Error 
 	return e
 }
 
-// failure returns the error of Ready with WithFailFast, if every endpoint has failed, and otherwise
+// failure returns the error of Ready with Config.FailFast, if every endpoint has failed, and otherwise
 // nil.
 func (b *Balancer[Req, Rsp]) failure() error {
 	if !b.failed.Load() {

@@ -33,7 +33,7 @@ func TestMetricsMissingLabel(t *testing.T) {
 		"ejections": {Ejections: undeclared{}},
 	} {
 		require.PanicsWithValue(t, "inconsistent label cardinality", func() {
-			balance.New(t.Context(), "web", never, balance.WithMetrics[*response](i))
+			balance.New(t.Context(), balance.Config{Target: "web"}, never, balance.WithMetrics[*response](i))
 		}, name)
 	}
 }
@@ -43,7 +43,7 @@ func TestMetricsSeries(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	updates, ejections := seen{}, seen{}
-	b := balance.New(ctx, "web", never, balance.WithMetrics[*response](balance.Instruments{
+	b := balance.New(ctx, balance.Config{Target: "web"}, never, balance.WithMetrics[*response](balance.Instruments{
 		Updates: updates, Ejections: ejections, Endpoints: discard.NewGauge(),
 	}))
 	require.Equal(t, seen{"Reset": 0, "Add": 0, "Remove": 0}, updates)

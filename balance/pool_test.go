@@ -117,7 +117,7 @@ func newPool(t *testing.T, opts ...option) *pool {
 
 func newPoolIn(ctx context.Context, opts ...option) *pool {
 	p := &pool{feed: make(chan change), taken: make(chan struct{})}
-	p.balancer = balance.New(ctx, "web", p.changes(ctx), opts...)
+	p.balancer = balance.New(ctx, balance.Config{Target: "web"}, p.changes(ctx), opts...)
 	return p
 }
 

@@ -21,7 +21,7 @@ type answering = discover.Endpoint[int, *answer]
 // alone returns a balancer of one endpoint that responds at once.
 func alone(t *testing.T, opts ...Option[*answer]) (*Balancer[int, *answer], *answering) {
 	t.Helper()
-	b := New(t.Context(), "web", func(func(discover.Change[int, *answer]) bool) {}, opts...)
+	b := New(t.Context(), Config{Target: "web"}, func(func(discover.Change[int, *answer]) bool) {}, opts...)
 	e := &answering{
 		Endpoint: resolve.Endpoint{ID: resolve.ID{Addr: netip.MustParseAddrPort("10.0.0.1:80")}},
 		Service:  layer.Func[int, *answer](func(context.Context, int) (*answer, error) { return &answer{}, nil }),

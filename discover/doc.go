@@ -14,7 +14,7 @@
 // With a [layer.Cache] of balancers, each target is resolved once:
 //
 //	targets := layer.NewCache(ctx, func(ctx context.Context, target string) layer.Service[Req, Rsp] {
-//		return balance.Resolve(ctx, resolver, target, endpoint)
+//		return balance.Resolve(ctx, resolver, balance.Config{Target: target}, endpoint)
 //	}, layer.CachePolicy{})
 //	svc := targets.Router(targetOf)
 //

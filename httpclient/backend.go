@@ -25,17 +25,12 @@ type backend struct {
 // backend returns the backend for target, which resolver resolves. It starts to resolve at once. The
 // options determine the policies of its balancer and its queue.
 func (o *options) backend(ctx context.Context, c *Client, resolver resolve.Resolver, target string) *backend {
-	balancing := []balance.Option[*http.Response]{
-		balance.WithCompletion(httplayer.Completion), balance.WithPolicy[*http.Response](o.policy),
-	}
-	if !o.waitForReady {
-		balancing = append(balancing, balance.WithFailFast[*http.Response]())
-	}
+	balancing := balance.Config{Target: target, Policy: o.policy, FailFast: !o.waitForReady}
 	if o.metrics != nil {
-		balancing = append(balancing, balance.WithMetrics[*http.Response](o.metrics.Balance(target)))
+		balancing.Metrics = o.metrics.Balance(target)
 	}
 	if o.events != nil {
-		balancing = append(balancing, balance.WithEvents[*http.Response](o.observeEndpoints()))
+		balancing.OnEvent = o.observeEndpoints()
 	}
 	reachable := &families{dialers: make(map[*dialer]struct{})}
 	mk := discover.MakeService[*http.Request, *http.Response](func(ctx context.Context, t discover.Target) httplayer.Service {
@@ -45,7 +40,7 @@ func (o *options) backend(ctx context.Context, c *Client, resolver resolve.Resol
 		mk = discover.WithHealthCheck(mk, o.healthCheck, o.healthPolicy)
 	}
 	b := &backend{resolveWait: o.resolveWait}
-	b.balancer = balance.Resolve(ctx, resolver, target, o.endpointLayers(mk), balancing...)
+	b.balancer = balance.Resolve(ctx, resolver, balancing, o.endpointLayers(mk), balance.WithCompletion(httplayer.Completion))
 	// The queue is above the limit and the balancer, so that a request waits until both admit it.
 	b.Service = o.queueLayers(o.stack(target)).Service(b.balancer)
 	return b

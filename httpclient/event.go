@@ -51,7 +51,7 @@ func (k EventKind) String() string {
 
 // WithEvents calls f for each [Event]. A request's events are reported before its response is returned,
 // and f may be called concurrently for them. Those of endpoints and the target are reported in their
-// order; see [balance.WithEvents]. A nil f panics. Several functions are all called.
+// order; see [balance.Config]. A nil f panics. Several functions are all called.
 func WithEvents(f func(Event)) Option {
 	if f == nil {
 		panic("httpclient: WithEvents: nil function")

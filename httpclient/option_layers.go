@@ -31,7 +31,7 @@ type queue struct {
 
 // WithWaitForReady lets requests wait in the queue also while every endpoint has failed, for example
 // while the only server restarts. By default such a request fails at once, as with net/http: see
-// [balance.WithFailFast].
+// FailFast in [balance.Config].
 func WithWaitForReady() Option { return func(o *options) { o.waitForReady = true } }
 
 // WithHedge sends a copy of an idempotent request to another endpoint if the first takes longer than

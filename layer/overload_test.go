@@ -444,12 +444,11 @@ func (s *overloadStack) below(ctx context.Context, f *fleet, seed uint64) layer.
 	}
 	var mu sync.Mutex
 	source := rand.NewPCG(seed, 5)
-	b := balance.New(ctx, "fleet", changes, balance.WithPolicy[int](*s.balance),
-		balance.WithClassifier(failuresAgain[int]), balance.WithRand[int](func() uint64 {
-			mu.Lock()
-			defer mu.Unlock()
-			return source.Uint64()
-		}))
+	b := balance.New(ctx, balance.Config{Target: "fleet", Policy: *s.balance, Rand: func() uint64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return source.Uint64()
+	}}, changes, balance.WithClassifier(failuresAgain[int]))
 	synctest.Wait()
 	return b
 }

@@ -333,7 +333,7 @@ func TestRetryWarns(t *testing.T) {
 		var text strings.Builder
 		log := layer.WithLogger[int](slog.New(slog.NewTextHandler(&text, nil)))
 		empty := func(func(discover.Change[int, int]) bool) {}
-		b := balance.New[int, int](t.Context(), "web", empty, balance.WithPolicy[int](balance.Policy{Picker: picker}))
+		b := balance.New[int, int](t.Context(), balance.Config{Target: "web", Policy: balance.Policy{Picker: picker}}, empty)
 		below := layer.NewStack[int, int]().Queue(1, time.Second).Service(b)
 		layer.Retry(layer.RetryPolicy[int, int]{AttemptTimeout: attempt})(below)
 		layer.NewStack[int](log).WithTarget("web").Retry(layer.RetryPolicy[int, int]{AttemptTimeout: attempt}).Service(below)

@@ -45,9 +45,8 @@ func newReal(sc *scenario, p balance.Policy, seed uint64) policy {
 	if sc.zone != nil {
 		p.Zone = near
 	}
-	o.balancer = balance.New(ctx, "simulated", news,
-		balance.WithClassifier(classify), balance.WithRand[response](source(seed).Uint64),
-		balance.WithPolicy[response](p), balance.WithCompletion(complete))
+	o.balancer = balance.New(ctx, balance.Config{Target: "simulated", Rand: source(seed).Uint64, Policy: p}, news,
+		balance.WithClassifier(classify), balance.WithCompletion(complete))
 	return o
 }
 

@@ -146,15 +146,15 @@ func (sc *stackScenario) run(t *testing.T, c stackContender, seed uint64) (res r
 		}
 		var mu sync.Mutex
 		picks := source(seed)
-		b := balance.New(ctx, "simulated", func(yield func(discover.Change[*job, *job]) bool) {
-			if yield(set) {
-				<-ctx.Done()
-			}
-		}, balance.WithClassifier(classifyJob), balance.WithRand[*job](func() uint64 {
+		b := balance.New(ctx, balance.Config{Target: "simulated", Rand: func() uint64 {
 			mu.Lock()
 			defer mu.Unlock()
 			return picks.Uint64()
-		}))
+		}}, func(yield func(discover.Change[*job, *job]) bool) {
+			if yield(set) {
+				<-ctx.Done()
+			}
+		}, balance.WithClassifier(classifyJob))
 		synctest.Wait()
 		svc := c.build(layer.NewStack[*job](layer.WithClassifier(classifyJob))).Service(b)
 		random := rand.New(rand.NewPCG(seed, 10))

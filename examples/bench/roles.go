@@ -156,7 +156,7 @@ func hop(ctx context.Context, args []string, ready func(string, command)) error 
 			Service(httplayer.NewEndpoint(ctx, addr.String()))
 	}
 	svc := httplayer.NewStack().Limit(10_000).Queue(1000, time.Second).
-		Service(balance.Resolve(ctx, resolver, name, mk))
+		Service(balance.Resolve(ctx, resolver, balance.Config{Target: name}, mk))
 	l, err := listen(ready)
 	if err != nil {
 		return err

@@ -75,10 +75,9 @@ func (g *gateway) newService(ctx context.Context, s *upstream) httplayer.Service
 		g.log.Error("service without endpoints", "service", c.Name, "err", err)
 		resolver = failed(err)
 	}
-	balancer := balance.Resolve(ctx, s.health.watch(resolver), name, g.newEndpoint(s),
-		balance.WithFailFast[*http.Response](), balance.WithCompletion(httplayer.Completion),
-		balance.WithEvents[*http.Response](s.health.event),
-		balance.WithMetrics[*http.Response](g.metrics.Balance(string(c.Name))))
+	balancer := balance.Resolve(ctx, s.health.watch(resolver), balance.Config{
+		Target: name, FailFast: true, OnEvent: s.health.event, Metrics: g.metrics.Balance(string(c.Name)),
+	}, g.newEndpoint(s), balance.WithCompletion(httplayer.Completion))
 	s.health.follow(balancer.Snapshot)
 	s.settings.Follow(ctx, func(now *config.Service) {
 		if err := balancer.SetPolicy(policy(now)); err != nil {

@@ -141,8 +141,9 @@ func (g *gateway) newTCPService(ctx context.Context, s *upstream) tcplayer.Servi
 		g.log.Error("service without endpoints", "service", c.Name, "err", err)
 		resolver = failed(err)
 	}
-	balancer := balance.Resolve(ctx, resolver, name, g.newTCPEndpoint(c), balance.WithCompletion(tcplayer.UntilClosed),
-		balance.WithFailFast[net.Conn](), balance.WithMetrics[net.Conn](g.metrics.Balance(string(c.Name))))
+	balancer := balance.Resolve(ctx, resolver, balance.Config{
+		Target: name, FailFast: true, Metrics: g.metrics.Balance(string(c.Name)),
+	}, g.newTCPEndpoint(c), balance.WithCompletion(tcplayer.UntilClosed))
 	s.settings.Follow(ctx, func(now *config.Service) {
 		if err := balancer.SetPolicy(policy(now)); err != nil {
 			g.log.Error("the load balancer was not changed", "service", now.Name, "err", err)

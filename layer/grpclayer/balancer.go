@@ -194,7 +194,9 @@ func (t *towerBalancer) start(own *settings) {
 	if own != nil {
 		t.settings = newSettings(slices.Concat(t.settings.opts, own.opts))
 	}
-	t.balance = balance.New(t.ctx, t.target, t.changes, t.settings.balance...)
+	cfg := t.settings.balance
+	cfg.Target = t.target
+	t.balance = balance.New(t.ctx, cfg, t.changes, t.settings.picks...)
 	t.settings.live.add(t)
 	if t.settings.introspect != nil {
 		_ = panics.Contain(func() { t.settings.introspect(t.balance) }) // on a goroutine of gRPC

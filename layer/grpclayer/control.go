@@ -75,8 +75,8 @@ func NewControlPlaneConn(ctx context.Context, cfg ControlPlaneConfig) (*ControlP
 		Drain(c.drain).
 		Metrics(cfg.Instruments).
 		Queue(cfg.QueueCapacity, cfg.FailFast).
-		Service(balance.Resolve(ctx, controlResolver(cfg.Resolver), cfg.Addr, c.endpoint,
-			balance.WithCompletion(Completion), balance.WithClassifier(Classify[*Reply]), balance.WithMetrics[*Reply](cfg.Balancer)))
+		Service(balance.Resolve(ctx, controlResolver(cfg.Resolver), balance.Config{Target: cfg.Addr, Metrics: cfg.Balancer}, c.endpoint,
+			balance.WithCompletion(Completion), balance.WithClassifier(Classify[*Reply])))
 	c.client = &Client{svc: c.svc}
 	return c, nil
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -153,7 +154,7 @@ func TestControlLostAtOnce(t *testing.T) {
 
 // The options of a client do not overwrite those of another in the same slice.
 func TestDialOptionsCopy(t *testing.T) {
-	shared := append(make([]Option, 0, 8), WithBalance())
+	shared := append(make([]Option, 0, 8), WithBalance(balance.Config{}))
 	one := append(shared, WithCallLayer(NewStack().Limit(0).Layer()))
 	_ = DialOptions(name, newSource(), shared...)
 	assert.NotNil(t, newSettings(one).calls)

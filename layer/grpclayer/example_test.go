@@ -108,7 +108,7 @@ func ExampleNewResolver() {
 func ExampleNewBalancer() {
 	var picks layer.Describer
 	balancer.Register(grpclayer.NewBalancer("in_turn", // once, at the start of the program
-		grpclayer.WithBalance(balance.WithPolicy[*grpclayer.Pick](balance.Policy{Picker: balance.RoundRobin()})),
+		grpclayer.WithBalance(balance.Config{Policy: balance.Policy{Picker: balance.RoundRobin()}}),
 		grpclayer.WithOnBalancer(func(b layer.Describer) { picks = b })))
 
 	addr, stop := serveHealth()

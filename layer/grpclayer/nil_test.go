@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -24,7 +25,7 @@ func TestInvalidArguments(t *testing.T) {
 	}
 	require.PanicsWithValue(t, "grpclayer: nil resolver", func() { DialOptions(name, nil) })
 	require.NotPanics(t, func() {
-		DialOptions("a+1.b-z", newSource(), nil, WithEndpointLayer(nil), WithCallLayer(nil), WithOnBalancer(nil), WithBalance(nil))
+		DialOptions("a+1.b-z", newSource(), nil, WithEndpointLayer(nil), WithCallLayer(nil), WithOnBalancer(nil), WithBalance(balance.Config{}, nil))
 		NewClient(nil)
 		NewServer(nil)
 	})

@@ -18,9 +18,10 @@ type Option func(*settings)
 // settings holds the options. The resolver passes its settings to the balancer through gRPC.
 type settings struct {
 	endpoint layer.Layer[balancer.PickInfo, *Pick] // of WithEndpointLayer; nil without it
-	balance  []balance.Option[*Pick]
-	calls    Layer  // of WithCallLayer; nil without it
-	config   string // service config, in JSON
+	balance  balance.Config
+	picks    []balance.Option[*Pick] // further options of the balancer
+	calls    Layer                   // of WithCallLayer; nil without it
+	config   string                  // service config, in JSON
 
 	introspect  func(layer.Describer) // of WithOnBalancer; nil without it
 	dialOptions bool                  // DialOptions made both the resolver and the balancer, with these settings
@@ -34,7 +35,7 @@ type settings struct {
 func newSettings(opts []Option) *settings {
 	s := &settings{live: new(balancers), opts: slices.Clone(opts)}
 	option.Apply(s, opts)
-	s.balance = append([]balance.Option[*Pick]{balance.WithCompletion(PickCompletion)}, s.balance...)
+	s.picks = append([]balance.Option[*Pick]{balance.WithCompletion(PickCompletion)}, s.picks...)
 	return s
 }
 
@@ -49,9 +50,10 @@ func WithEndpointLayer(l layer.Layer[balancer.PickInfo, *Pick]) Option {
 	return func(s *settings) { s.endpoint = l }
 }
 
-// WithBalance sets options of package balance. Other options keep that package's defaults.
-func WithBalance(opts ...balance.Option[*Pick]) Option {
-	return func(s *settings) { s.balance = append(s.balance, opts...) }
+// WithBalance configures the balancer, and adds further options of package balance. The target is always
+// that of the ClientConn, and not cfg.Target.
+func WithBalance(cfg balance.Config, opts ...balance.Option[*Pick]) Option {
+	return func(s *settings) { s.balance, s.picks = cfg, append(s.picks, opts...) }
 }
 
 // WithCallLayer applies l, usually time limits, retries and a queue, to all of a client's calls,

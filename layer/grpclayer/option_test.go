@@ -21,12 +21,12 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// The options of WithBalance reach the balancer.
+// What WithBalance sets reaches the balancer.
 func TestWithBalance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for want, opts := range map[string][]Option{
-			"ewma":          {WithBalance()},
-			"least_request": {WithBalance(balance.WithPolicy[*Pick](balance.Policy{Cost: balance.LeastRequest})), WithBalance()},
+			"ewma":          {WithBalance(balance.Config{})},
+			"least_request": {WithBalance(balance.Config{}), WithBalance(balance.Config{Policy: balance.Policy{Cost: balance.LeastRequest}})},
 		} {
 			var seen layer.Describer
 			var n layertest.Network
@@ -42,7 +42,7 @@ func TestWithBalance(t *testing.T) {
 // A client has the options of the balancer and of the resolver, also if the resolver fails first.
 // The options of the resolver take precedence.
 func TestOptionsOfBalancerAndResolver(t *testing.T) {
-	cost := func(c balance.Cost) Option { return WithBalance(balance.WithPolicy[*Pick](balance.Policy{Cost: c})) }
+	cost := func(c balance.Cost) Option { return WithBalance(balance.Config{Policy: balance.Policy{Cost: c}}) }
 	for name, tt := range map[string]struct {
 		balancer, resolver []Option
 		want               string

@@ -934,7 +934,7 @@ func named(n int) resolve.Resolver {
 
 // balanced balances over n endpoints that are all reached by dial.
 func balanced(ctx context.Context, n int, dial func(ctx context.Context, network, addr string) (net.Conn, error), opts ...EndpointOption) Service {
-	return NewStack().Queue(100, 3*time.Second).Service(balance.Resolve(ctx, named(n), "web",
+	return NewStack().Queue(100, 3*time.Second).Service(balance.Resolve(ctx, named(n), balance.Config{Target: "web"},
 		func(ctx context.Context, t discover.Target) Service {
 			return NewEndpoint(ctx, t.Endpoint.Addr.String(), append(opts, WithDialContext(dial))...)
 		}))
@@ -1017,7 +1017,7 @@ func TestE2EBalancerServerRecovers(t *testing.T) {
 				endpoint := func(ctx context.Context, t discover.Target) Service {
 					return NewEndpoint(ctx, t.Endpoint.Addr.String(), WithDialContext(dial), WithIdleTimeout(time.Second))
 				}
-				bare := balance.Resolve(ctx, named(3), "web", endpoint)
+				bare := balance.Resolve(ctx, named(3), balance.Config{Target: "web"}, endpoint)
 				for name, svc := range map[string]Service{
 					"queue":    balanced(ctx, 3, dial, WithIdleTimeout(time.Second)),
 					"no queue": bare,

@@ -50,7 +50,7 @@ func Example_client() {
 		Queue(1000, 3*time.Second).
 		Hedge(httplayer.HedgePolicy{Budget: budget}).
 		DeadlineToRequest(httplayer.DeadlineToHeader("Request-Timeout"), 5*time.Millisecond).
-		Service(balance.Resolve(ctx, resolver, target, endpoint))
+		Service(balance.Resolve(ctx, resolver, balance.Config{Target: target}, endpoint))
 
 	client := &http.Client{Transport: httplayer.RoundTripper(web)}
 	rsp, err := client.Get("http://web.default/")

@@ -107,7 +107,7 @@ func ExampleFactory() {
 	service := kitlayer.Factory[string, string](factory)
 	svc := kitlayer.NewStack[string, string]().
 		Queue(1000, time.Minute).
-		Service(balance.Resolve(ctx, instances, "hello",
+		Service(balance.Resolve(ctx, instances, balance.Config{Target: "hello"},
 			func(ctx context.Context, t discover.Target) layer.Service[string, string] {
 				return service(ctx, t.Endpoint.Addr.String())
 			}))

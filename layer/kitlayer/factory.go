@@ -18,7 +18,7 @@ import (
 //		return service(ctx, kit.Instance(t.Endpoint))
 //	}
 //	resolver := kit.New(newInstancer, kit.WithParse(kit.Opaque)) // package resolve/kit
-//	svc := balance.Resolve(ctx, resolver, "sum", makeSvc)
+//	svc := balance.Resolve(ctx, resolver, balance.Config{Target: "sum"}, makeSvc)
 //
 // The instance's [io.Closer] is closed once, when ctx ends, and its error is ignored. The ctx that
 // a discover.MakeService gets ends when the instance is removed and its last response has ended.

@@ -70,7 +70,7 @@ func TestFactoryBalance(t *testing.T) {
 	}
 	service := kitlayer.Factory[sumRequest, sumResponse](counted)
 	balancer := balance.Resolve(ctx,
-		kit.New(func(string) (sd.Instancer, error) { return instances, nil }), "sum",
+		kit.New(func(string) (sd.Instancer, error) { return instances, nil }), balance.Config{Target: "sum"},
 		func(ctx context.Context, target discover.Target) layer.Service[sumRequest, sumResponse] {
 			return service(ctx, target.Endpoint.Addr.String())
 		})

@@ -31,7 +31,7 @@ func TestBalanceRemovedEndpoint(t *testing.T) {
 				one, two := echoOn(t, &network, "10.0.0.1:80"), echoOn(t, &network, "10.0.0.2:80")
 				r := static.New(map[string][]resolve.Endpoint{"db": one})
 				lives := make(map[string]context.Context)
-				connect := balance.Resolve(t.Context(), r, "db", func(ctx context.Context, to discover.Target) tcplayer.Service {
+				connect := balance.Resolve(t.Context(), r, balance.Config{Target: "db"}, func(ctx context.Context, to discover.Target) tcplayer.Service {
 					lives[to.Endpoint.Addr.String()] = ctx
 					return tcplayer.NewEndpoint(ctx, to.Endpoint.Addr.String(), tcplayer.WithDialContext(network.DialContext))
 				}, balance.WithCompletion(until))
@@ -67,7 +67,7 @@ func TestBalanceUnreachableEndpoint(t *testing.T) {
 		down, err := static.Endpoints("10.0.0.2:80", "10.0.0.3:80")
 		require.NoError(t, err)
 		r := static.New(map[string][]resolve.Endpoint{"db": append(up, down...)})
-		connect := balance.Resolve(t.Context(), r, "db", func(ctx context.Context, to discover.Target) tcplayer.Service {
+		connect := balance.Resolve(t.Context(), r, balance.Config{Target: "db"}, func(ctx context.Context, to discover.Target) tcplayer.Service {
 			return tcplayer.NewEndpoint(ctx, to.Endpoint.Addr.String(), tcplayer.WithDialContext(network.DialContext))
 		}, balance.WithCompletion(layer.AtReturn[net.Conn]))
 		synctest.Wait()

@@ -55,7 +55,7 @@ func Example() {
 	servers, _ := static.Endpoints(one.Addr().String(), two.Addr().String(), three.Addr().String())
 
 	ctx, cancel := context.WithCancel(context.Background())
-	balancer := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{"db": servers}), "db",
+	balancer := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{"db": servers}), balance.Config{Target: "db"},
 		func(ctx context.Context, t discover.Target) tcplayer.Service {
 			return tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
 		},
@@ -92,12 +92,11 @@ func ExampleUntilClosed() {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	connect := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{"db": servers}), "db",
+	connect := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{"db": servers}), balance.Config{Target: "db", Policy: balance.Policy{Sample: balance.SampleHeaders}},
 		func(ctx context.Context, t discover.Target) tcplayer.Service {
 			return tcplayer.NewStack().Limit(1).Service(tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String()))
 		},
-		balance.WithCompletion(tcplayer.UntilClosed),
-		balance.WithPolicy[net.Conn](balance.Policy{Sample: balance.SampleHeaders}))
+		balance.WithCompletion(tcplayer.UntilClosed))
 
 	_ = connect.Ready(ctx)
 	first, err := connect.Call(ctx, tcplayer.Request{})

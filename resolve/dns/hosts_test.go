@@ -151,7 +151,7 @@ func TestTargetWithoutPortInBalancer(t *testing.T) {
 		r, _ := bubble()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		b := balance.Resolve(ctx, r, "web.test", func(context.Context, discover.Target) layer.Service[int, int] { return nil })
+		b := balance.Resolve(ctx, r, balance.Config{Target: "web.test"}, func(context.Context, discover.Target) layer.Service[int, int] { return nil })
 		synctest.Wait()
 		_, err := b.Call(ctx, 1)
 		require.ErrorIs(t, err, layer.ErrNotReady)

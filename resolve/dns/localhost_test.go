@@ -26,7 +26,7 @@ func client(ctx context.Context, r *dns.Resolver, target string) *http.Client {
 		Timeout(time.Minute).
 		Retry(httplayer.RetryPolicy{}).
 		Queue(1000, 30*time.Second).
-		Service(balance.Resolve(ctx, r, target, func(ctx context.Context, t discover.Target) httplayer.Service {
+		Service(balance.Resolve(ctx, r, balance.Config{Target: target}, func(ctx context.Context, t discover.Target) httplayer.Service {
 			return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
 		}, balance.WithClassifier(httplayer.Classify)))
 	return &http.Client{Transport: httplayer.RoundTripper(svc)}

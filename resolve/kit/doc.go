@@ -20,7 +20,7 @@
 //
 //	r := kit.New(newInstancer, kit.WithParse(kit.Opaque))
 //	service := kitlayer.Factory[SumRequest, SumResponse](factory)
-//	svc := balance.Resolve(ctx, r, "sum", func(ctx context.Context, t discover.Target) layer.Service[SumRequest, SumResponse] {
+//	svc := balance.Resolve(ctx, r, balance.Config{Target: "sum"}, func(ctx context.Context, t discover.Target) layer.Service[SumRequest, SumResponse] {
 //		return service(ctx, kit.Instance(t.Endpoint))
 //	})
 package kit

@@ -129,9 +129,9 @@ func TestOpaque(t *testing.T) {
 			return string(text), err
 		}).Endpoint(), nil, nil
 	})
-	svc := balance.Resolve(ctx, resolver, "web", func(ctx context.Context, t discover.Target) layer.Service[string, string] {
+	svc := balance.Resolve(ctx, resolver, balance.Config{Target: "web", Policy: balance.Policy{Picker: balance.RoundRobin()}}, func(ctx context.Context, t discover.Target) layer.Service[string, string] {
 		return service(ctx, kit.Instance(t.Endpoint))
-	}, balance.WithPolicy[string](balance.Policy{Picker: balance.RoundRobin()}))
+	})
 	require.NoError(t, svc.Ready(ctx))
 	got := make(map[string]bool)
 	for range 10 {

@@ -93,7 +93,7 @@ func testConverges(t *testing.T, how string, rnd *rand.Rand) {
 	m.start(t, c.get)
 	r := New(m.connect(t), steady, WithStreamLimits(Limits{Lifetime: refresh}))
 	have := members{live: map[netip.AddrPort]int{}}
-	_ = balance.Resolve(ctx, r, "web", have.serve)
+	_ = balance.Resolve(ctx, r, balance.Config{Target: "web"}, have.serve)
 
 	drifted := 0
 	for range 10 {

@@ -59,7 +59,7 @@ func newTestProxy(t *testing.T) *testProxy {
 	}
 	concrete := func(ctx context.Context, target string) httplayer.Service {
 		return httplayer.NewStack().WithTarget(target).Queue(100, 20*time.Second).
-			Service(balance.Resolve(ctx, resolver, target, endpoint))
+			Service(balance.Resolve(ctx, resolver, balance.Config{Target: target}, endpoint))
 	}
 	concretes := layer.NewCache(ctx, concrete, layer.CachePolicy{})
 	logical := func(ctx context.Context, target string) httplayer.Service {

@@ -286,7 +286,7 @@ func kitClient(t *testing.T, addrs []string, retry bool) func(context.Context) e
 	if retry {
 		sums = sums.Retry(layer.RetryPolicy[int, int]{})
 	}
-	svc := sums.Queue(1000, time.Minute).Service(balance.Resolve(t.Context(), resolver(t, addrs), target,
+	svc := sums.Queue(1000, time.Minute).Service(balance.Resolve(t.Context(), resolver(t, addrs), balance.Config{Target: target},
 		func(_ context.Context, to discover.Target) layer.Service[int, int] {
 			return kitlayer.Service[int, int](kithttp.NewClient(
 				http.MethodGet, &url.URL{Scheme: "http", Host: to.Endpoint.Addr.String()}, kithttp.EncodeJSONRequest,
@@ -308,11 +308,11 @@ func kitClient(t *testing.T, addrs []string, retry bool) func(context.Context) e
 // tcpClient connects, sends a byte and receives it.
 func tcpClient(t *testing.T, addrs []string, _ bool) func(context.Context) error {
 	t.Helper()
-	svc := tcplayer.NewStack().Queue(1000, time.Minute).Service(balance.Resolve(t.Context(), resolver(t, addrs), target,
+	svc := tcplayer.NewStack().Queue(1000, time.Minute).Service(balance.Resolve(t.Context(), resolver(t, addrs), balance.Config{Target: target, Policy: balance.Policy{Sample: balance.SampleHeaders}},
 		func(ctx context.Context, to discover.Target) tcplayer.Service {
 			return tcplayer.NewEndpoint(ctx, to.Endpoint.Addr.String())
 		},
-		balance.WithCompletion(tcplayer.UntilClosed), balance.WithPolicy[net.Conn](balance.Policy{Sample: balance.SampleHeaders})))
+		balance.WithCompletion(tcplayer.UntilClosed)))
 	return func(ctx context.Context) error {
 		conn, err := svc.Call(ctx, tcplayer.Request{})
 		if err != nil {

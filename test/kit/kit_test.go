@@ -112,9 +112,9 @@ func overFactory(t *testing.T, reg registry) caller {
 	t.Helper()
 	resolver := kit.New(func(string) (sd.Instancer, error) { return reg.instancer() }, kit.WithParse(kit.Opaque))
 	service := kitlayer.Factory[string, string](factory)
-	balancer := balance.Resolve(t.Context(), resolver, "web", func(ctx context.Context, target discover.Target) layer.Service[string, string] {
+	balancer := balance.Resolve(t.Context(), resolver, balance.Config{Target: "web", Policy: balance.Policy{Picker: balance.RoundRobin()}}, func(ctx context.Context, target discover.Target) layer.Service[string, string] {
 		return service(ctx, kit.Instance(target.Endpoint))
-	}, balance.WithPolicy[string](balance.Policy{Picker: balance.RoundRobin()}))
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(t, balancer.Ready(ctx))

@@ -100,7 +100,8 @@ func targets[Req, Rsp any](conn *grpc.ClientConn, access layer.Accessor[Req, Rsp
 			if endpoints, err := static.Endpoints(name); err == nil { // an IP address is its own endpoint
 				resolver = static.New(map[string][]resolve.Endpoint{name: endpoints})
 			}
-			return stack.Queue(1000, 3*time.Second).Service(balance.Resolve(ctx, resolver, name, endpoint, balancing...))
+			balanced := balance.Resolve(ctx, resolver, balance.Config{Target: name}, endpoint, balancing...)
+			return stack.Queue(1000, 3*time.Second).Service(balanced)
 		}
 		return profiles.New(ctx, profiles.Config{Target: target, Source: source}, access, balancer, routing)
 	}

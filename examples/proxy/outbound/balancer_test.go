@@ -43,7 +43,7 @@ func TestBalancerOfPolicyWithBreaker(t *testing.T) {
 		defer cancel()
 		endpoints, err := static.Endpoints("10.0.0.1:80", "10.0.0.2:80")
 		require.NoError(t, err)
-		svc := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{web.authority: endpoints}), web.authority, mk,
+		svc := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{web.authority: endpoints}), balance.Config{Target: web.authority}, mk,
 			balance.WithClassifier(web.classify))
 		web.follow(ctx, svc, slog.New(slog.DiscardHandler))
 		require.NoError(t, svc.Ready(ctx))

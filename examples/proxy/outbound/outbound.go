@@ -137,8 +137,8 @@ func (o *Outbound) concrete(ctx context.Context, b *backend) httplayer.Service {
 	if t, ok := literalTarget(b.authority); ok {
 		return queued(b, o.HTTPQueue, stack, o.single(ctx, t))
 	}
-	balancer := balance.Resolve(ctx, o.Resolver, b.authority, atFirstCall(b.withBreaker(o.endpoint)),
-		balance.WithClassifier(b.classify), balance.WithMetrics[*http.Response](instruments))
+	balancer := balance.Resolve(ctx, o.Resolver, balance.Config{Target: b.authority, Metrics: instruments},
+		atFirstCall(b.withBreaker(o.endpoint)), balance.WithClassifier(b.classify))
 	b.follow(ctx, balancer, o.Log)
 	return queued(b, o.HTTPQueue, stack, balancer)
 }
@@ -258,8 +258,8 @@ func (o *Outbound) opaqueConcrete(ctx context.Context, b *backend) tcplayer.Serv
 	if t, ok := literalTarget(b.authority); ok {
 		return queued(b, o.TCPQueue, stack, o.opaqueEndpoint(ctx, t))
 	}
-	balancer := balance.Resolve(ctx, o.Resolver, b.authority, atFirstCall(o.opaqueEndpoint),
-		balance.WithCompletion(layer.AtReturn[net.Conn]), balance.WithMetrics[net.Conn](instruments))
+	balancer := balance.Resolve(ctx, o.Resolver, balance.Config{Target: b.authority, Metrics: instruments},
+		atFirstCall(o.opaqueEndpoint), balance.WithCompletion(layer.AtReturn[net.Conn]))
 	b.follow(ctx, balancer, o.Log)
 	return queued(b, o.TCPQueue, stack, balancer)
 }
