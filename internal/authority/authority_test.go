@@ -1,4 +1,4 @@
-package authority
+package authority_test
 
 import (
 	"net/http"
@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/authority"
 )
 
 func TestValid(t *testing.T) {
@@ -18,7 +20,7 @@ func TestValid(t *testing.T) {
 		"user@web": false, "web/path": false, "web?q": false, "web#f": false, "a b": false, `a"b`: false, "a<b": false,
 		"a%20b": false, "a,b": false, "bücher": false, "web\r\nx: y": false, "a\x00b": false,
 	} {
-		require.Equal(t, want, Valid(s), "%q", s)
+		require.Equal(t, want, authority.Valid(s), "%q", s)
 	}
 }
 
@@ -28,7 +30,7 @@ func TestIsOwn(t *testing.T) {
 		"Admin.Example:80": true, "admin.example.": true,
 		"": false, ":80": false, "notlocalhost": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false, "evil.example:80": false,
 	} {
-		require.Equal(t, want, IsOwn(s, []string{"admin.example"}), "%q", s)
+		require.Equal(t, want, authority.IsOwn(s, []string{"admin.example"}), "%q", s)
 	}
 }
 
@@ -39,7 +41,7 @@ func FuzzValid(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if !Valid(s) {
+		if !authority.Valid(s) {
 			return
 		}
 		u, err := url.Parse("//" + s)

@@ -1,10 +1,12 @@
-package authority
+package authority_test
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/authority"
 )
 
 func TestCheckTarget(t *testing.T) {
@@ -12,7 +14,7 @@ func TestCheckTarget(t *testing.T) {
 		"web:80", "web.default.svc.cluster.local:8080", "WEB:1", "web.:65535", "_dns._tcp.x:53", "a-b.c:80", "1.a:80",
 		"10.0.0.1.example:80", strings.Repeat("a", 63) + ":80",
 	} {
-		require.NoError(t, CheckTarget(good), good)
+		require.NoError(t, authority.CheckTarget(good), good)
 	}
 	for bad, why := range map[string]string{
 		"":                                       "no port",
@@ -41,6 +43,6 @@ func TestCheckTarget(t *testing.T) {
 		strings.Repeat("a", 64) + ":80":          "not a DNS name",
 		strings.Repeat("a.", 127) + "aa" + ":80": "not a DNS name",
 	} {
-		require.ErrorContains(t, CheckTarget(bad), why, bad)
+		require.ErrorContains(t, authority.CheckTarget(bad), why, bad)
 	}
 }

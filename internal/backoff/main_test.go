@@ -1,4 +1,4 @@
-package backoff
+package backoff_test
 
 import (
 	"testing"

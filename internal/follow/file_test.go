@@ -1,4 +1,4 @@
-package follow
+package follow_test
 
 import (
 	"errors"
@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/follow"
 )
 
 // A look changes only if the content or the error changes.
 func TestFileLook(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
-	f := File[string]{Path: path, Max: 20, Parse: func(_ string, data []byte) (string, error) {
+	f := follow.File[string]{Path: path, Max: 20, Parse: func(_ string, data []byte) (string, error) {
 		if data[0] == '!' {
 			return "", errors.New("it begins with a mark")
 		}
@@ -30,7 +32,7 @@ func TestFileLook(t *testing.T) {
 
 	put(t, path, "a")
 	a := f.Look()
-	require.Equal(t, &Seen[string]{&Content[string]{Value: "a"}, a.Latest}, a)
+	require.Equal(t, &follow.Seen[string]{&follow.Content[string]{Value: "a"}, a.Latest}, a)
 	age(time.Hour) // read, and found to be what it was
 	require.Same(t, a, f.Look())
 

@@ -1,4 +1,4 @@
-package follow
+package follow_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package freeport
+package freeport_test
 
 import (
 	"net"
@@ -6,12 +6,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/gotower/gotower/internal/freeport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestAddr(t *testing.T) {
-	addr := Addr(t)
+	addr := freeport.Addr(t)
 	_, err := net.Dial("tcp", addr)
 	require.Error(t, err)
 	l, err := net.Listen("tcp", addr)

@@ -1,4 +1,4 @@
-package histogram
+package histogram_test
 
 import (
 	"math"
@@ -9,13 +9,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/gotower/gotower/internal/histogram"
 )
 
 // The estimate of a quantile is within 5 % of the true value.
 func TestQuantileError(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		samples := rapid.SliceOfN(rapid.Int64Range(int64(time.Microsecond), int64(4*time.Minute)), 1, 200).Draw(t, "samples")
-		var h Histogram
+		var h histogram.Histogram
 		for _, s := range samples {
 			h.Add(time.Duration(s))
 		}
@@ -31,7 +33,7 @@ func TestQuantileError(t *testing.T) {
 // The first buckets are as precise.
 func TestQuantileOfMicroseconds(t *testing.T) {
 	for want := time.Microsecond; want < 20*time.Microsecond; want++ {
-		var h Histogram
+		var h histogram.Histogram
 		h.Add(want)
 		require.InEpsilon(t, want, h.Quantile(0.5, 0, time.Hour), 0.05)
 	}
@@ -39,9 +41,9 @@ func TestQuantileOfMicroseconds(t *testing.T) {
 
 func TestQuantileOutsideBuckets(t *testing.T) {
 	for _, d := range []time.Duration{0, 1, 999, time.Hour, math.MaxInt64} {
-		var h Histogram
+		var h histogram.Histogram
 		h.Add(d)
 		require.Equal(t, d, h.Quantile(0.5, d, d))
 	}
-	require.Equal(t, time.Duration(0), new(Histogram).Quantile(0.5, 0, 0))
+	require.Equal(t, time.Duration(0), new(histogram.Histogram).Quantile(0.5, 0, 0))
 }

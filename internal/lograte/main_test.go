@@ -1,4 +1,4 @@
-package lograte
+package lograte_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package refcount
+package refcount_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package secret
+package secret_test
 
 import (
 	"strings"
@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/secret"
 )
 
 // The names are those of fields and parameters of real programs.
@@ -23,7 +25,7 @@ func TestField(t *testing.T) {
 		credential x-credentials x-amz-credential client_secret clientSecret refresh_token id_token X-Token-Bin x-amz-security-token
 		signature x-amz-signature x-hub-signature-256 Stripe-Signature sig x-hmac private X-Private x-private-key privatekey
 	`) {
-		assert.True(t, Field(name), name)
+		assert.True(t, secret.Field(name), name)
 	}
 	for name := range strings.FieldsSeq(`
 		- bin -bin accept Accept-Encoding accept-language author X-Author authors authority :authority :path host content-type
@@ -36,9 +38,9 @@ func TestField(t *testing.T) {
 		Content-Digest ETag If-None-Match X-Envoy-Expected-Rq-Timeout-Ms l5d-client-id x-b3-sampled pinned mapping
 		X-Powered-By Cache-Control Strict-Transport-Security Content-Security-Policy origin page limit offset q
 	`) {
-		assert.False(t, Field(name), name)
+		assert.False(t, secret.Field(name), name)
 	}
-	require.False(t, Field(""))
+	require.False(t, secret.Field(""))
 }
 
 func TestPairs(t *testing.T) {
@@ -65,7 +67,7 @@ func TestPairs(t *testing.T) {
 		"==a==b==":                          "==a==b==",
 		"https://h/?next=https://u:s3cret@h/&token=s3cret?more": "https://h/?next=https://h/&token=[redacted]?more",
 	} {
-		assert.Equal(t, want, Pairs(text, Field), text)
+		assert.Equal(t, want, secret.Pairs(text, secret.Field), text)
 	}
 }
 
@@ -79,6 +81,6 @@ func FuzzPairs(f *testing.F) {
 			t.Skip("is no secret")
 		}
 		text := before + " https://u:s3cret@h/?" + query + "&token=s3cret&" + after
-		require.NotContains(t, Pairs(text, Field), "s3cret")
+		require.NotContains(t, secret.Pairs(text, secret.Field), "s3cret")
 	})
 }

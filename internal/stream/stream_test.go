@@ -1,4 +1,4 @@
-package stream
+package stream_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/stream"
 )
 
 var (
@@ -83,9 +84,9 @@ func TestReconnectItems(t *testing.T) {
 			{messages: []int{3}, end: errLost},
 			{end: errLost},
 		}}
-		got := collect(Reconnect(t.Context(), steady, s.open, isFinal))
+		got := collect(stream.Reconnect(t.Context(), steady, s.open, isFinal))
 		assert.Equal(t, []item{
-			{1, nil}, {2, nil}, {0, ErrEnded},
+			{1, nil}, {2, nil}, {0, stream.ErrEnded},
 			{3, nil}, {0, errLost},
 			{0, errLost},
 			{0, errFinal},
@@ -99,7 +100,7 @@ func TestReconnectBackoffReset(t *testing.T) {
 			{end: errLost}, {end: errLost}, {}, {end: errLost}, {messages: []int{1}, lasts: 7 * time.Second},
 			{messages: []int{1}, lasts: 8 * time.Second}, {end: errLost},
 		}}
-		collect(Reconnect(t.Context(), steady, s.open, isFinal))
+		collect(stream.Reconnect(t.Context(), steady, s.open, isFinal))
 		sec := time.Second
 		assert.Equal(t, []time.Duration{
 			0, 1 * sec, 3 * sec, 7 * sec, 15 * sec, 30 * sec, // 1, 2, 4, 8, 7 and 8: it was too short
@@ -125,8 +126,8 @@ func TestReconnectContextEnds(t *testing.T) {
 						}
 					}
 				}
-				for _, item := range collect(Reconnect(ctx, steady, waiting, isFinal)) {
-					assert.Equal(t, ErrEnded, item.err)
+				for _, item := range collect(stream.Reconnect(ctx, steady, waiting, isFinal)) {
+					assert.Equal(t, stream.ErrEnded, item.err)
 				}
 				assert.Equal(t, when, time.Since(start))
 			})
@@ -138,7 +139,7 @@ func TestReconnectDoneContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := &scripted{}
-	assert.Empty(t, collect(Reconnect(ctx, steady, s.open, isFinal)))
+	assert.Empty(t, collect(stream.Reconnect(ctx, steady, s.open, isFinal)))
 	assert.Empty(t, s.opened)
 }
 
@@ -146,7 +147,7 @@ func TestReconnectConsumerBreaks(t *testing.T) {
 	for stopAt := 1; stopAt <= 3; stopAt++ {
 		s := &scripted{start: time.Now(), scripts: []script{{messages: []int{1, 2}, end: errLost}}}
 		seen := 0
-		for range Reconnect(t.Context(), steady, s.open, isFinal) {
+		for range stream.Reconnect(t.Context(), steady, s.open, isFinal) {
 			if seen++; seen == stopAt {
 				break
 			}
@@ -160,7 +161,7 @@ func TestReconnectConsumerBreaks(t *testing.T) {
 func TestReconnectStreamContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{start: time.Now(), scripts: []script{{messages: []int{1}}, {end: errLost}}}
-		for range Reconnect(t.Context(), steady, s.open, isFinal) {
+		for range stream.Reconnect(t.Context(), steady, s.open, isFinal) {
 			for _, ctx := range s.ctxs[:len(s.ctxs)-1] {
 				require.Error(t, ctx.Err())
 			}
@@ -188,14 +189,14 @@ func TestReconnectModel(t *testing.T) {
 					want = append(want, item{m, nil})
 				}
 				if s.end == nil {
-					s.end = ErrEnded
+					s.end = stream.ErrEnded
 				}
 				want = append(want, item{0, s.end})
 			}
 			want = append(want, item{0, errFinal})
 
 			s := &scripted{start: time.Now(), scripts: scripts}
-			assert.Equal(rt, want, collect(Reconnect(t.Context(), steady, s.open, isFinal)))
+			assert.Equal(rt, want, collect(stream.Reconnect(t.Context(), steady, s.open, isFinal)))
 			for i := 1; i < len(s.opened); i++ {
 				gap := s.opened[i] - s.opened[i-1]
 				if gap < steady.Min || gap > steady.Max {

@@ -1,4 +1,4 @@
-package wire
+package wire_test
 
 import (
 	"encoding/binary"
@@ -8,6 +8,8 @@ import (
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/linkerd/linkerd2-proxy-api/go/net"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/wire"
 )
 
 func ipv4(ip, port uint32) *net.TcpAddress {
@@ -26,7 +28,7 @@ func TestAddr(t *testing.T) {
 		"[::1]:1":          ipv6(0, 1, 1),
 		"10.0.0.1:80":      ipv6(0, 0xffff_0a00_0001, 80),
 	} {
-		got, err := Addr(in)
+		got, err := wire.Addr(in)
 		require.NoError(t, err)
 		require.Equal(t, netip.MustParseAddrPort(want), got)
 	}
@@ -38,7 +40,7 @@ func TestAddr(t *testing.T) {
 		"[::]:80: the unspecified address cannot":    {ipv6(0, 0, 80)},
 	} {
 		for _, in := range bad {
-			got, err := Addr(in)
+			got, err := wire.Addr(in)
 			require.ErrorContains(t, err, want)
 			require.Zero(t, got)
 		}
@@ -52,7 +54,7 @@ func TestTCP(t *testing.T) {
 		"[::ffff:192.168.1.2]:80":   ipv4(0xc0a80102, 80),
 		"[2001:db8:1:2:3:4:5:6]:80": ipv6(0x20010db800010002, 0x0003000400050006, 80),
 	} {
-		require.Equal(t, want.String(), TCP(netip.MustParseAddrPort(from)).String())
+		require.Equal(t, want.String(), wire.TCP(netip.MustParseAddrPort(from)).String())
 	}
 }
 
@@ -61,14 +63,14 @@ func FuzzAddr(f *testing.F) {
 	f.Add(uint32(0xffffffff), uint64(0xfd00<<48), uint64(1<<63), uint32(70000))
 	f.Add(uint32(0), uint64(0), uint64(0xffff_0a00_0001), uint32(1))
 	f.Fuzz(func(t *testing.T, v4 uint32, first, last uint64, port uint32) {
-		got, err := Addr(ipv4(v4, port))
+		got, err := wire.Addr(ipv4(v4, port))
 		require.Equal(t, v4 != 0 && uint16(port) != 0, err == nil)
 		if err == nil {
 			require.True(t, got.Addr().Is4())
 			require.Equal(t, v4, binary.BigEndian.Uint32(got.Addr().AsSlice()))
 			require.Equal(t, port&0xffff, uint32(got.Port()))
 		}
-		if got, err = Addr(ipv6(first, last, port)); err == nil {
+		if got, err = wire.Addr(ipv6(first, last, port)); err == nil {
 			require.False(t, got.Addr().Is4In6())
 			require.False(t, got.Addr().IsUnspecified())
 			b := got.Addr().As16()
@@ -104,7 +106,7 @@ func TestTLS(t *testing.T) {
 		"empty URI":                   {in: &destination.TlsIdentity{Strategy: spiffe(""), ServerName: name("sni")}, why: "without a name"},
 		"a bad name is not cleartext": {in: &destination.TlsIdentity{Strategy: dns("no name!")}, want: [2]string{"no name!", "no name!"}},
 	} {
-		serverName, identity, err := TLS(tt.in)
+		serverName, identity, err := wire.TLS(tt.in)
 		require.Equal(t, tt.want, [2]string{serverName, identity}, what)
 		if tt.why == "" {
 			require.NoError(t, err, what)

@@ -1,4 +1,4 @@
-package layertest
+package layertest_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
 )
 
 type httpService = layer.Service[*http.Request, *http.Response]
@@ -30,7 +31,7 @@ const slots = 4
 
 func newEndpoint(ctx context.Context, t *testing.T, protocols *http.Protocols) *endpoint {
 	t.Helper()
-	var n Network
+	var n layertest.Network
 	l, err := n.Listen("tcp", "10.0.0.1:80")
 	require.NoError(t, err)
 	e := &endpoint{hold: make(chan struct{})}
@@ -100,7 +101,7 @@ func TestConformEndpoint(t *testing.T) {
 			protocols.SetHTTP1(name == "HTTP/1.1")
 			protocols.SetUnencryptedHTTP2(name == "HTTP/2.0")
 			var ctx context.Context // of the endpoint under test
-			Run(t, ServiceOf[*http.Request, *http.Response]{
+			layertest.Run(t, layertest.ServiceOf[*http.Request, *http.Response]{
 				New: func(c context.Context) httpService {
 					ctx = c
 					return newEndpoint(c, t, protocols)

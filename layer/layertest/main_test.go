@@ -1,4 +1,4 @@
-package layertest
+package layertest_test
 
 import (
 	"runtime/debug"

@@ -1,4 +1,4 @@
-package tcplayer
+package tcplayer_test
 
 import (
 	"testing"
