@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/examples/internal/resident"
 )
 
 // reloader reloads the configuration when its file changes, or any file that it refers to, such
@@ -34,6 +35,7 @@ type reloader struct {
 func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) {
 	tick := time.NewTicker(r.every)
 	defer tick.Stop()
+	resident.UnmapFiles() // those of the start, most of which requests do not need
 	for {
 		signaled := false
 		select {

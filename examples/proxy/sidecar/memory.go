@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"github.com/gotower/gotower/examples/internal/resident"
 )
 
 const (
@@ -21,7 +23,7 @@ const (
 	// see "Memory" in BENCHMARKS.md. At 5000 requests per second, collections delay fewer than 1 %
 	// of the requests.
 	reserve = 6 << 20
-	// unmapAfter is how many bytes a busy proxy allocates between two calls to unmapFiles. These
+	// unmapAfter is how many bytes a busy proxy allocates between two calls to resident.UnmapFiles. These
 	// are about 30 000 requests, which cost some hundred times as much CPU time as the call.
 	unmapAfter = 64 << 20
 	// manyGoroutines is how many goroutines must have existed when memory was last returned, for it
@@ -34,8 +36,8 @@ const (
 // until ctx ends. Without it, an idle proxy returns memory only after two minutes, at the next
 // garbage collection, and then in small steps.
 func returnMemory(ctx context.Context) {
-	unmapFiles()
-	unmapped := uint64(0) // bytes allocated before the last call to unmapFiles
+	resident.UnmapFiles()
+	unmapped := uint64(0) // bytes allocated before the last call to resident.UnmapFiles
 	unused := make([]byte, reserve)
 	defer runtime.KeepAlive(unused)
 	tick := time.NewTicker(checkInterval)
@@ -54,7 +56,7 @@ func returnMemory(ctx context.Context) {
 				r.returned(currentUsage())
 			}
 			if due || current.allocated > unmapped+unmapAfter {
-				unmapFiles()
+				resident.UnmapFiles()
 				unmapped = current.allocated
 			}
 		}

@@ -1,4 +1,4 @@
-package sidecar
+package resident
 
 import (
 	"bufio"
@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unmapFiles removes unchanged pages of files, mostly the program itself, from the process's
+// UnmapFiles removes unchanged pages of files, mostly the program itself, from the process's
 // resident memory. Startup uses more than 10 MiB of them, and requests about 2 MiB. They stay in
 // the kernel's page cache, which all pods on a node share. Using one again costs about a
 // microsecond, in which the kernel maps up to 15 pages around it as well.
-func unmapFiles() {
+func UnmapFiles() {
 	f, err := os.Open("/proc/self/smaps")
 	if err != nil {
 		return // a system without smaps

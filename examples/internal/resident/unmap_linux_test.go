@@ -1,4 +1,4 @@
-package sidecar
+package resident_test
 
 import (
 	"os"
@@ -7,12 +7,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/internal/resident"
 )
 
-// Starting a test program uses many more pages of files than what runs after unmapFiles.
+// Starting a test program uses many more pages of files than what runs after UnmapFiles.
 func TestUnmapFiles(t *testing.T) {
 	before := residentFiles(t)
-	unmapFiles()
+	resident.UnmapFiles()
 	require.Less(t, residentFiles(t), before)
 }
 

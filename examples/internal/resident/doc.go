@@ -1,0 +1,2 @@
+// Package resident reduces the resident memory of a program.
+package resident
