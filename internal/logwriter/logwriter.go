@@ -8,8 +8,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"runtime"
 	"sync"
+	"time"
 
 	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
@@ -17,8 +17,9 @@ import (
 
 // Writer is an [io.Writer] for log lines. Write never waits for the output, so that a stuck pipe
 // or a full disk does not delay the caller. It copies the lines to a buffer of 1 MiB, from which
-// a goroutine writes them to the output. The goroutine runs only while there are lines. Lines are
-// dropped and counted if the buffer is full, and if the output returns an error.
+// a goroutine writes them to the output. The goroutine pauses after each write, so that a busy
+// program writes many lines at once, and runs only while there are lines. Lines are dropped and
+// counted if the buffer is full, and if the output returns an error.
 //
 // A Writer does not close its output. It is safe for concurrent use.
 type Writer struct {
@@ -45,8 +46,10 @@ type destination struct {
 }
 
 const (
-	maxBuffer = 1 << 20  // largest size of the lines that wait, in bytes
-	maxSpare  = 64 << 10 // largest size of a buffer that is kept, in bytes
+	maxBuffer = 1 << 20   // largest size of the lines that wait, in bytes
+	maxSpare  = 128 << 10 // largest size of a buffer that is kept, in bytes
+
+	pause = time.Millisecond // after each write of fewer than maxSpare bytes
 )
 
 // New returns a Writer that writes to output. Each line is one Write, except that several lines can
@@ -118,6 +121,11 @@ func (w *Writer) write(out *destination) {
 		// A large buffer is only needed while the output is slow.
 		if cap(batch) <= maxSpare {
 			w.spare = batch
+		}
+		if len(batch) < maxSpare {
+			w.mu.Unlock()
+			time.Sleep(pause)
+			w.mu.Lock()
 		}
 	}
 	out.busy = false
@@ -226,10 +234,7 @@ func (w *Writer) SetOutput(output io.Writer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := &destination{Writer: output}
-	out.run = func() {
-		runtime.Gosched() // other requests add their lines first, so that a busy program writes many at once
-		w.write(out)
-	}
+	out.run = func() { w.write(out) }
 	w.output = out
 	w.start()
 }

@@ -96,9 +96,9 @@ func WithAccessLog(output io.Writer, format AccessLogFormat, clientName func(*ht
 }
 
 // LogWriter is an [io.Writer] for log lines that never waits for its output. It copies the lines
-// to a buffer of 1 MiB, from which a goroutine writes them. The goroutine runs only while there
-// are lines. Lines are dropped and counted if the buffer is full, and if the output returns an
-// error. Its methods are:
+// to a buffer of 1 MiB, from which a goroutine writes them. The goroutine pauses for 1 ms after each
+// write, so that a busy program writes many lines at once, and runs only while there are lines. Lines
+// are dropped and counted if the buffer is full, and if the output returns an error. Its methods are:
 //
 //	Write(p)           adds lines; never waits and never fails
 //	Flush(ctx)         waits until all lines are written; call it before the program ends
@@ -409,10 +409,13 @@ func escaped(b []byte, parts ...string) []byte {
 func text(b []byte, parts ...string) []byte {
 	b = append(b, '"')
 	for _, s := range parts {
-		for _, r := range s {
+		plain := 0 // length of the prefix that needs no escapes, usually all of s
+		for plain < len(s) && s[plain] >= ' ' && s[plain] < 0x7f && s[plain] != '"' && s[plain] != '\\' {
+			plain++
+		}
+		b = append(b, s[:plain]...)
+		for _, r := range s[plain:] {
 			switch {
-			case r >= ' ' && r < 0x7f && r != '"' && r != '\\': // the usual case
-				b = append(b, byte(r))
 			case r == '"' || r == '\\':
 				b = append(b, '\\', byte(r))
 			case r < ' ', r >= 0x7f && r < 0xa0, r == 0x2028, r == 0x2029, r == utf8.RuneError:
