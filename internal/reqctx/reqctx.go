@@ -31,7 +31,7 @@ type Context struct {
 	pauses  int32         // number of callers of Pause that have not called Resume; guarded by mu
 
 	mu       sync.Mutex
-	timer    *time.Timer
+	alarm    *alarm      // runs while a time limit applies and a component waits; nil otherwise
 	stop     func() bool // ends the registration with a parent of another package
 	watchers watchers    // the watchers of this context, and the channel of Done
 }
@@ -41,7 +41,7 @@ var _ context.Context = (*Context)(nil)
 // The states of a Context.
 const (
 	idle     uint32 = iota // no component asked to be notified of the end
-	active                 // registered with the parent, and the timer runs
+	active                 // registered with the parent, and the alarm runs
 	released               // ended by Release while it was idle; Err and Cause return context.Canceled
 	canceled               // ended; Err returns context.Canceled
 	exceeded               // ended; Err returns context.DeadlineExceeded
@@ -121,12 +121,24 @@ func (c *Context) Resume() {
 // restartLocked starts the time limit again at its full length, after Resume. The caller must hold mu.
 func (c *Context) restartLocked() {
 	c.deadline = time.Now().Add(c.limit)
-	switch {
-	case c.state.Load() != active: // activate starts the timer, or the context has ended
-	case c.timer != nil:
-		c.timer.Reset(c.limit)
-	default:
-		c.timer = time.AfterFunc(c.limit, c.poll)
+	if c.state.Load() == active { // otherwise activate starts the alarm, or the context has ended
+		c.startLocked(c.limit)
+	}
+}
+
+// startLocked starts the alarm, so that it checks c after the time d. The caller must hold mu.
+func (c *Context) startLocked(d time.Duration) {
+	if c.alarm == nil {
+		c.alarm = newAlarm(c)
+	}
+	c.alarm.start(d)
+}
+
+// stopLocked releases the alarm, if there is one. The caller must hold mu.
+func (c *Context) stopLocked() {
+	if c.alarm != nil {
+		c.alarm.release()
+		c.alarm = nil
 	}
 }
 
@@ -203,7 +215,7 @@ func (c *Context) Value(key any) any {
 func (c *Context) AfterFunc(f func()) (stop func() bool) { return derive(c, f) }
 
 // Cancel ends the context with the error context.Canceled. Cause then returns cause, or
-// context.Canceled if cause is nil. Cancel releases the timer and the registration with the parent.
+// context.Canceled if cause is nil. Cancel releases the alarm and the registration with the parent.
 // If the context has already ended, Cancel does nothing.
 func (c *Context) Cancel(cause error) {
 	c.poll()
@@ -230,9 +242,7 @@ func (c *Context) Lift() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lifted = true
-	if c.timer != nil {
-		c.timer.Stop()
-	}
+	c.stopLocked()
 	return !c.expired
 }
 
@@ -304,7 +314,7 @@ func (c *Context) link() (reqCtx *Context, parent context.Context) { return c, c
 // ended reports whether the context has ended. It does not check the deadline or the parent.
 func (c *Context) ended() bool { return c.state.Load() >= released }
 
-// poll ends c if its deadline has passed or its parent has ended. c's timer calls poll, and so does
+// poll ends c if its deadline has passed or its parent has ended. c's alarm calls poll, and so does
 // [context.AfterFunc] if the parent is a context from another package. The caller must not hold
 // c.mu, because poll may end the parent. The parent then calls c.ContextDone, which locks c.mu.
 func (c *Context) poll() {
@@ -314,6 +324,9 @@ func (c *Context) poll() {
 	// Before the lock, because Err of the parent may lock the parent, and the parent calls this
 	// context.
 	parentErr := c.parent.Err()
+	if parentErr == nil && c.limit == 0 && c.deadline.IsZero() { // only Resume changes a deadline, if there is a limit
+		return
+	}
 	c.mu.Lock()
 	if _, ended := c.pollAndUnlock(parentErr); !ended {
 		c.mu.Unlock()
@@ -362,7 +375,7 @@ func stateOf(err error) uint32 {
 	return canceled
 }
 
-// activate registers c with its parent and starts the timer. It does nothing if c is active
+// activate registers c with its parent and starts the alarm. It does nothing if c is active
 // or has ended.
 func (c *Context) activate() {
 	if c.state.Load() != idle {
@@ -380,16 +393,11 @@ func (c *Context) activate() {
 		c.mu.Unlock()
 		return
 	}
-	limited := remaining < noLimit
-	canEnd := nearest == nil && foreign.Done() != nil
-	if limited || canEnd {
-		poll := c.poll // one allocation for both uses
-		if limited {
-			c.timer = time.AfterFunc(remaining, poll)
-		}
-		if canEnd {
-			c.stop = context.AfterFunc(foreign, poll)
-		}
+	if remaining < noLimit {
+		c.startLocked(remaining)
+	}
+	if nearest == nil && foreign.Done() != nil {
+		c.stop = context.AfterFunc(foreign, c.poll)
 	}
 	c.mu.Unlock()
 	if nearest == nil {
@@ -423,9 +431,7 @@ func (c *Context) endAndUnlock(state uint32, cause error, limit bool) {
 	}
 	c.cause = cause
 	c.expired = limit
-	if c.timer != nil {
-		c.timer.Stop()
-	}
+	c.stopLocked()
 	watchers := c.watchers.end()
 	c.mu.Unlock()
 	switch {

@@ -207,16 +207,6 @@ func (w Wrapper) AfterFunc(f func()) (stop func() bool) { return derive(w.Contex
 // link implements linked. A Wrapper only has a parent.
 func (w Wrapper) link() (reqCtx *Context, parent context.Context) { return nil, w.Context } //nolint:unparam // see linked
 
-// Detach returns a context with the values of ctx that never ends, as
-// [context.WithoutCancel] does. Its method Value does not allocate.
-func Detach(ctx context.Context) context.Context {
-	return context.WithValue(context.WithoutCancel(ctx), detachedKey{}, nil)
-}
-
-// detachedKey is a key for which nobody asks. Value of a context.WithValue around the detached context
-// does not allocate, unlike Value of the detached context itself.
-type detachedKey struct{}
-
 // WithValue returns the same as [context.WithValue], but the result embeds [Wrapper].
 func WithValue(parent context.Context, key, value any) context.Context {
 	return &valueContext{Wrapper{parent}, key, value}
