@@ -105,6 +105,11 @@ func sameField(a, b string) bool {
 	return true
 }
 
+// hasFieldPrefix reports whether name begins with prefix, as sameField compares them.
+func hasFieldPrefix(name, prefix string) bool {
+	return len(name) >= len(prefix) && sameField(name[:len(prefix)], prefix)
+}
+
 // withHost returns a copy of u with the given host. It returns u itself if u is nil or names no
 // host.
 func withHost(u *url.URL, host string) *url.URL {

@@ -123,11 +123,10 @@ func (t trustedPeers) client(h http.Header, peer netip.Addr) netip.Addr {
 // isForwarded reports whether name is a header field about the client that servers behind a
 // gateway usually trust. A client must not be able to set it.
 func isForwarded(name string) bool {
-	if !strings.ContainsAny(name[:min(len(name), 1)], "FXCSfxcs") { // saves the conversion
+	if !strings.ContainsAny(name[:min(len(name), 1)], "FXCSfxcs") { // saves the comparisons
 		return false
 	}
-	name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
-	return name == "forwarded" || name == "x-real-ip" || strings.HasPrefix(name, "x-forwarded-") || isClientIdentity(name)
+	return sameField(name, "Forwarded") || sameField(name, "X-Real-Ip") || hasFieldPrefix(name, "X-Forwarded-") || isClientIdentity(name)
 }
 
 // add adds the four fields about the peer to the request. The text of the Forwarded element contains

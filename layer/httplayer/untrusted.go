@@ -102,12 +102,10 @@ func isCertificate(name string) bool {
 func byteSequence(b []byte) string { return ":" + base64.StdEncoding.EncodeToString(b) + ":" }
 
 // isClientIdentity reports whether name is a header field in which proxies usually send a client
-// certificate, or a part of it. name is in lower case with dashes.
+// certificate, or a part of it. It compares names as sameField does.
 func isClientIdentity(name string) bool {
-	switch name {
-	case "client-cert", "client-cert-chain", "x-client-cert", "x-client-certificate", "x-arr-clientcert":
-		return true
-	}
-	return strings.HasPrefix(name, "ssl-client-") || strings.HasPrefix(name, "x-ssl-client-") ||
-		strings.HasPrefix(name, "x-amzn-mtls-clientcert")
+	same := func(field string) bool { return sameField(name, field) }
+	begins := func(prefix string) bool { return hasFieldPrefix(name, prefix) }
+	return isCertificate(name) || same("X-Client-Cert") || same("X-Client-Certificate") || same("X-Arr-Clientcert") ||
+		begins("Ssl-Client-") || begins("X-Ssl-Client-") || begins("X-Amzn-Mtls-Clientcert")
 }
