@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"strings"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // order holds the field lines of a received header as text, which tells in which order the fields
@@ -19,16 +21,13 @@ const maxOrder = 128
 // an empty slice, or in a larger one.
 func (o order) names(memory []string) []string {
 	names := memory
-	// Bit n is set if a name of length n was found, modulo 64; a name of a new length needs no search.
-	lengths := uint64(0)
+	var seen message.Lengths
 	for o != "" && len(names) < maxOrder {
 		end := strings.IndexByte(string(o), ':')
 		name := string(o[:end])
-		length := uint64(1) << (end % 64)
-		if lengths&length == 0 || !slices.Contains(names, name) {
+		if !seen.Add(name) || !slices.Contains(names, name) {
 			names = append(names, name)
 		}
-		lengths |= length
 		o = o[end:]
 		o = o[strings.IndexByte(string(o), '\n')+1:]
 	}

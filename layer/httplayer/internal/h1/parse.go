@@ -418,6 +418,7 @@ func (h *head) header(text string, values []string) (header http.Header, arrived
 		// Also contains the dropped fields, which are not in header.
 		arrived = order(text[h.fields[0].name.start:h.next])
 	}
+	var seen message.Lengths
 	for i := range h.fields {
 		f := &h.fields[i]
 		if f.drop {
@@ -426,7 +427,11 @@ func (h *head) header(text string, values []string) (header http.Header, arrived
 		name := f.name.text(text)
 		n := len(values)
 		values = append(values, f.value.text(text))
-		if earlier, ok := header[name]; ok {
+		var earlier []string
+		if seen.Add(name) {
+			earlier = header[name]
+		}
+		if earlier != nil {
 			header[name] = append(earlier, values[n])
 		} else {
 			// The capacity of 1 makes a later append copy, instead of overwriting the next value.

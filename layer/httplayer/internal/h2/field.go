@@ -163,10 +163,14 @@ func checkFields(fields []field) (length int64, reason string) {
 // allocated when slab is used up.
 func makeHeader(fields []field, slab []string) http.Header {
 	h := make(http.Header, len(fields))
+	var seen message.Lengths
 	for i := range fields {
 		f := &fields[i]
 		key := f.name.canonical
-		values := h[key]
+		var values []string
+		if seen.Add(key) {
+			values = h[key]
+		}
 		switch {
 		case values != nil:
 			h[key] = append(values, f.value)

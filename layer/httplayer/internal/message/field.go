@@ -20,6 +20,18 @@ func IsHopByHop(name string) bool {
 	return false
 }
 
+// Lengths is the set of the lengths, modulo 64, of some field names. A name of another length is not
+// one of them, which saves looking for it. The zero value is an empty set.
+type Lengths uint64
+
+// Add adds the length of name. It reports whether the set had it before.
+func (s *Lengths) Add(name string) (had bool) {
+	length := Lengths(1) << (len(name) % 64)
+	had = *s&length != 0
+	*s |= length
+	return had
+}
+
 // RemoveHopByHop removes the hop-by-hop fields from h, which is a received message's header. It
 // also removes the fields that Connection names. It keeps Connection and Upgrade if they request an
 // upgrade, and the field TE with the value trailers. An upgrade to h2c is removed, because HTTP/2
