@@ -39,8 +39,8 @@ func main() {
 
 // heapReserve is the size in bytes of memory that is allocated but never used. The garbage collector counts it
 // as live memory, and therefore runs less often while the heap is small, as it is with some hundred connections. It
-// is as large as that of examples/proxy, where BENCHMARKS.md compares sizes.
-const heapReserve = 6 << 20
+// is twice that of examples/proxy, because a request allocates twice as much: see "Memory" in BENCHMARKS.md.
+const heapReserve = 12 << 20
 
 // serveFile implements the command "run". It serves the configuration until ctx ends. It prints the
 // addresses of the listeners as soon as they accept connections. After the end of ctx, it waits for
