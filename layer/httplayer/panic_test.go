@@ -1,4 +1,4 @@
-package httplayer
+package httplayer_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
@@ -27,13 +28,13 @@ func TestEndpointPanic(t *testing.T) {
 		InsecureSkipVerify: true,
 		VerifyConnection:   func(tls.ConnectionState) error { panic(errBoom) },
 	}
-	for name, opts := range map[string][]EndpointOption{
-		"dial, HTTP/1.1": {WithHTTP1(), WithDialContext(func(context.Context, string, string) (net.Conn, error) { panic(errBoom) })},
-		"dial, HTTP/2":   {WithHTTP2(), WithDialContext(func(context.Context, string, string) (net.Conn, error) { panic(errBoom) })},
-		"TLS":            {WithTLS(cfg), WithHTTP1()},
+	for name, opts := range map[string][]httplayer.EndpointOption{
+		"dial, HTTP/1.1": {httplayer.WithHTTP1(), httplayer.WithDialContext(func(context.Context, string, string) (net.Conn, error) { panic(errBoom) })},
+		"dial, HTTP/2":   {httplayer.WithHTTP2(), httplayer.WithDialContext(func(context.Context, string, string) (net.Conn, error) { panic(errBoom) })},
+		"TLS":            {httplayer.WithTLS(cfg), httplayer.WithHTTP1()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := NewEndpoint(t.Context(), s.Listener.Addr().String(), opts...)
+			e := httplayer.NewEndpoint(t.Context(), s.Listener.Addr().String(), opts...)
 			_, err := e.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 			require.ErrorIs(t, err, layer.ErrNotReady)
 			var panicked *layer.PanicError
@@ -52,9 +53,9 @@ func TestRequestBodyPanic(t *testing.T) {
 	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
 	defer s.Close()
-	for name, opt := range map[string]EndpointOption{"HTTP/1.1": WithHTTP1(), "HTTP/2": WithHTTP2()} {
+	for name, opt := range map[string]httplayer.EndpointOption{"HTTP/1.1": httplayer.WithHTTP1(), "HTTP/2": httplayer.WithHTTP2()} {
 		t.Run(name, func(t *testing.T) {
-			e := NewEndpoint(t.Context(), s.Listener.Addr().String(), opt)
+			e := httplayer.NewEndpoint(t.Context(), s.Listener.Addr().String(), opt)
 			req := httptest.NewRequest(http.MethodPost, "/", brittleBody{})
 			_, err := e.Call(t.Context(), req)
 			var panicked *layer.PanicError

@@ -1,4 +1,4 @@
-package linkerd
+package linkerd_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles/linkerd"
 )
 
 // refusing is a connection on which no stream can be opened; it notes when
@@ -29,10 +30,10 @@ func (c *refusing) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.
 }
 
 // tries returns the waits between n tries.
-func tries(t *testing.T, n int, opts ...Option) []time.Duration {
+func tries(t *testing.T, n int, opts ...linkerd.Option) []time.Duration {
 	t.Helper()
 	conn := &refusing{began: time.Now()}
-	for _, err := range New(conn, opts...).Watch(t.Context(), "web:80") {
+	for _, err := range linkerd.New(conn, opts...).Watch(t.Context(), "web:80") {
 		require.Equal(t, codes.Unavailable, status.Code(err))
 		if len(conn.tried) == n {
 			break
@@ -50,16 +51,16 @@ func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		assert.Equal(t, []time.Duration{
 			10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 50 * time.Millisecond, 50 * time.Millisecond,
-		}, tries(t, 6, WithBackoff(layer.Backoff{Min: 10 * time.Millisecond, Max: 50 * time.Millisecond})))
+		}, tries(t, 6, linkerd.WithBackoff(layer.Backoff{Min: 10 * time.Millisecond, Max: 50 * time.Millisecond})))
 	})
 }
 
 func TestBackoffDefault(t *testing.T) {
-	for what, opts := range map[string][]Option{
+	for what, opts := range map[string][]linkerd.Option{
 		"not set":     nil,
-		"zero":        {WithBackoff(layer.Backoff{})},
-		"linkerd's":   {WithBackoff(layer.DefaultBackoff())},
-		"jitter only": {WithBackoff(layer.Backoff{Jitter: 0.1})},
+		"zero":        {linkerd.WithBackoff(layer.Backoff{})},
+		"linkerd's":   {linkerd.WithBackoff(layer.DefaultBackoff())},
+		"jitter only": {linkerd.WithBackoff(layer.Backoff{Jitter: 0.1})},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -80,7 +81,7 @@ func TestBackoffEndsWithContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began, news := time.Now(), 0
-		for range New(&refusing{}, WithBackoff(layer.Backoff{Min: time.Hour, Max: time.Hour})).Watch(ctx, "web:80") {
+		for range linkerd.New(&refusing{}, linkerd.WithBackoff(layer.Backoff{Min: time.Hour, Max: time.Hour})).Watch(ctx, "web:80") {
 			news++
 		}
 		assert.Equal(t, 1, news)
@@ -124,7 +125,7 @@ func TestBackoffReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := &replaying{refusing{began: time.Now()}}
 		messages := 0
-		for _, err := range New(conn, WithBackoff(layer.Backoff{Min: time.Second, Max: time.Hour})).Watch(t.Context(), "web:80") {
+		for _, err := range linkerd.New(conn, linkerd.WithBackoff(layer.Backoff{Min: time.Second, Max: time.Hour})).Watch(t.Context(), "web:80") {
 			if err == nil {
 				messages++
 			}

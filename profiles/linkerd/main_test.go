@@ -1,4 +1,4 @@
-package linkerd
+package linkerd_test
 
 import (
 	"testing"

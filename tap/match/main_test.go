@@ -1,4 +1,4 @@
-package match
+package match_test
 
 import (
 	"testing"

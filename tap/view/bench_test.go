@@ -1,4 +1,4 @@
-package view
+package view_test
 
 import (
 	"bufio"
@@ -15,6 +15,7 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/view"
 )
 
 // BenchmarkPages is what open pages cost a request, where it comes as fast as
@@ -23,7 +24,7 @@ func BenchmarkPages(b *testing.B) {
 	for _, pages := range []int{0, 1, 10} {
 		b.Run(strconv.Itoa(pages), func(b *testing.B) {
 			reg := new(tap.Registry)
-			h := New(Config{Registry: reg})
+			h := view.New(view.Config{Registry: reg})
 			srv := httptest.NewServer(h)
 			defer srv.Close()
 			defer h.Shutdown()

@@ -1,4 +1,4 @@
-package view
+package view_test
 
 import (
 	"flag"

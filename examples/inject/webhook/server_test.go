@@ -1,4 +1,4 @@
-package webhook
+package webhook_test
 
 import (
 	"bytes"
@@ -29,6 +29,7 @@ import (
 
 	"github.com/gotower/gotower/examples/identity/ca"
 	"github.com/gotower/gotower/examples/inject/injector"
+	"github.com/gotower/gotower/examples/inject/webhook"
 	"github.com/gotower/gotower/internal/kubetest"
 )
 
@@ -77,7 +78,7 @@ func webhookConfiguration(url string, policy admissionregistrationv1.FailurePoli
 
 // running is a server that a test runs.
 type running struct {
-	*Server
+	*webhook.Server
 	listen, admin string
 	log           *output
 	stop          func()
@@ -94,14 +95,14 @@ func run(t *testing.T, client kubernetes.Interface, lifetime, overlap, interval 
 	r := &running{log: new(output)}
 	log := slog.New(slog.NewTextHandler(r.log, nil))
 	ready := make(chan struct{})
-	r.Server = &Server{
+	r.Server = &webhook.Server{
 		Client: client, Config: func() (injector.Config, error) { return config, nil }, Log: log,
 		Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",
 		Ready: func(listen, admin string) {
 			r.listen, r.admin = listen, admin
 			close(ready)
 		},
-		Certificates: []*Certificate{{
+		Certificates: []*webhook.Certificate{{
 			Client: client, Namespace: "linkerd", Secret: secret, Configuration: configuration,
 			Names:    []string{"linkerd-proxy-injector.linkerd.svc", "127.0.0.1"},
 			Lifetime: lifetime, Overlap: overlap, Interval: interval, Log: log,

@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"bytes"
@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/internal/cli"
 )
 
 // The output has an error once, and the help if it is requested.
@@ -29,7 +31,7 @@ func TestParseErrorOutput(t *testing.T) {
 		var output bytes.Buffer
 		f := flag.NewFlagSet("it", flag.ContinueOnError)
 		f.Int("n", 7, "a `number`")
-		assert.Equal(t, c.exit, Status(&output, "it", Parse(f, c.args, &output)), c.name)
+		assert.Equal(t, c.exit, cli.Status(&output, "it", cli.Parse(f, c.args, &output)), c.name)
 		assert.Equal(t, c.output, output.String(), c.name)
 	}
 }
@@ -37,9 +39,9 @@ func TestParseErrorOutput(t *testing.T) {
 func TestStatus(t *testing.T) {
 	var output bytes.Buffer
 	cause := errors.New("no luck")
-	require.Equal(t, 1, Status(&output, "it", cause))
+	require.Equal(t, 1, cli.Status(&output, "it", cause))
 	require.Equal(t, "it: no luck\n", output.String())
-	require.ErrorIs(t, Misuse(cause), cause)
+	require.ErrorIs(t, cli.Misuse(cause), cause)
 }
 
 // A flag that has an effect only with another flag is an error without it.
@@ -55,7 +57,7 @@ func TestParseRequiredFlag(t *testing.T) {
 		f := flag.NewFlagSet("it", flag.ContinueOnError)
 		f.Bool("cluster", false, "with a cluster")
 		f.String("lease", "a", "with -cluster: `name` of a Lease")
-		err := Parse(f, strings.Fields(args), io.Discard)
+		err := cli.Parse(f, strings.Fields(args), io.Discard)
 		if want == "" {
 			require.NoError(t, err, args)
 		} else {
@@ -68,7 +70,7 @@ func TestDescribe(t *testing.T) {
 	var output bytes.Buffer
 	f := flag.NewFlagSet("it", flag.ContinueOnError)
 	f.Int("n", 7, "a `number`")
-	Describe(f, "it does something.")
-	require.ErrorIs(t, Parse(f, []string{"-h"}, &output), flag.ErrHelp)
+	cli.Describe(f, "it does something.")
+	require.ErrorIs(t, cli.Parse(f, []string{"-h"}, &output), flag.ErrHelp)
 	require.Equal(t, "it does something.\n\n  -n number\n    \ta number (default 7)\n", output.String())
 }

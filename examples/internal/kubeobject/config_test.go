@@ -1,4 +1,4 @@
-package kubeobject
+package kubeobject_test
 
 import (
 	"os"
@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/internal/kubeobject"
 )
 
 // Paths in a kubeconfig are relative to its directory.
@@ -19,11 +21,11 @@ clusters: [{name: a, cluster: {server: "https://192.0.2.1"}}]
 users: [{name: a, user: {tokenFile: token}}]
 `), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "token"), []byte("s3cret"), 0o600))
-	cfg, err := ClientConfig(path)
+	cfg, err := kubeobject.ClientConfig(path)
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(dir, "token"), cfg.BearerTokenFile)
 	require.Equal(t, "https://192.0.2.1", cfg.Host)
-	cfg, namespace, err := UserConfig(path, "")
+	cfg, namespace, err := kubeobject.UserConfig(path, "")
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(dir, "token"), cfg.BearerTokenFile)
 	require.Equal(t, "web", namespace)
@@ -31,8 +33,8 @@ users: [{name: a, user: {tokenFile: token}}]
 
 func TestUserConfigMissing(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	_, _, err := UserConfig("", "")
+	_, _, err := kubeobject.UserConfig("", "")
 	require.EqualError(t, err, "no cluster: --kubeconfig is not set, and neither KUBECONFIG nor ~/.kube/config is a configuration")
-	_, _, err = UserConfig("/nonexistent", "")
+	_, _, err = kubeobject.UserConfig("/nonexistent", "")
 	require.ErrorContains(t, err, "/nonexistent: no such file or directory")
 }

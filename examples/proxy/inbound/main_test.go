@@ -1,4 +1,4 @@
-package inbound
+package inbound_test
 
 import (
 	"testing"

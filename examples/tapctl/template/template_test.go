@@ -1,4 +1,4 @@
-package template
+package template_test
 
 import (
 	"encoding/json"
@@ -8,6 +8,8 @@ import (
 	"unicode"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/tapctl/template"
 )
 
 // seen is the object that these tests print.
@@ -67,7 +69,7 @@ func hostile() seen {
 
 func execute(t *testing.T, text string, of ...seen) string {
 	t.Helper()
-	tpl, err := Parse(text, seen{})
+	tpl, err := template.Parse(text, seen{})
 	require.NoError(t, err, text)
 	var out strings.Builder
 	for _, one := range of {
@@ -195,14 +197,14 @@ func TestParseErrors(t *testing.T) {
 		{"", "it asks for nothing"},
 		{"{....source}", "in {....source}: "},
 	} {
-		_, err := Parse(tt.text, seen{})
+		_, err := template.Parse(tt.text, seen{})
 		require.ErrorContains(t, err, tt.want, tt.text)
 	}
 }
 
 // A value that one object lacks is an error of that object. Nothing of it is printed.
 func TestExecuteErrors(t *testing.T) {
-	tpl, err := Parse("{.source.ip} {.request.headers[2].name}", seen{})
+	tpl, err := template.Parse("{.source.ip} {.request.headers[2].name}", seen{})
 	require.NoError(t, err)
 	var out strings.Builder
 	require.NoError(t, tpl.Execute(&out, requested()))
@@ -210,14 +212,14 @@ func TestExecuteErrors(t *testing.T) {
 	one.Request.Headers = one.Request.Headers[:1]
 	err = tpl.Execute(&out, one)
 	require.ErrorContains(t, err, "array index out of bounds: index 2, length 1")
-	require.ErrorAs(t, err, new(*Error))
+	require.ErrorAs(t, err, new(*template.Error))
 	require.NoError(t, tpl.Execute(&out, requested()))
 	require.Equal(t, "10.0.0.1 bin\n10.0.0.1 bin\n", out.String())
 
 	full := errors.New("the disk is full")
 	err = tpl.Execute(failing{full}, requested())
 	require.ErrorIs(t, err, full)
-	require.NotErrorAs(t, err, new(*Error))
+	require.NotErrorAs(t, err, new(*template.Error))
 	require.Error(t, tpl.Execute(&out, func() {}))
 }
 
@@ -243,13 +245,13 @@ func TestComparisons(t *testing.T) {
 		"{.all[?(@.s==\"a\x1b\")].n}":      "1\n",
 		`{range .all[?(@.n<3)]}{.n};{end}`: "1;2;\n",
 	} {
-		tpl, err := Parse(text, list{})
+		tpl, err := template.Parse(text, list{})
 		require.NoError(t, err, text)
 		var out strings.Builder
 		require.NoError(t, tpl.Execute(&out, of), text)
 		require.Equal(t, want, out.String(), text)
 	}
-	tpl, err := Parse(`{.all[?(@.n=="x")].n}`, list{})
+	tpl, err := template.Parse(`{.all[?(@.n=="x")].n}`, list{})
 	require.NoError(t, err)
 	require.ErrorContains(t, tpl.Execute(&strings.Builder{}, of), "incompatible types")
 }
@@ -267,7 +269,7 @@ func FuzzTemplate(f *testing.F) {
 		if len(text) > 200 || strings.Count(text, "..")+strings.Count(text, "*")+strings.Count(text, ":") > 3 {
 			t.Skip("asks for very much")
 		}
-		tpl, err := Parse(text, seen{})
+		tpl, err := template.Parse(text, seen{})
 		if err != nil {
 			return
 		}

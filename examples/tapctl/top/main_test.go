@@ -1,4 +1,4 @@
-package top
+package top_test
 
 import (
 	"testing"

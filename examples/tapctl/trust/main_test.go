@@ -1,4 +1,4 @@
-package trust
+package trust_test
 
 import (
 	"testing"

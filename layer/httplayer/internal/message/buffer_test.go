@@ -1,9 +1,11 @@
-package message
+package message_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
 // A buffer has the least size with enough room, also after its owner has enlarged it.
@@ -13,7 +15,7 @@ func TestBufferSize(t *testing.T) {
 		64 << 10: 64 << 10, 64<<10 + 1: 64<<10 + 1, 1 << 20: 1 << 20,
 	} {
 		for range 3 {
-			b := GetBuffer(n)
+			b := message.GetBuffer(n)
 			assert.Empty(t, b.B)
 			assert.Equal(t, size, cap(b.B), n)
 			b.B = append(b.B, make([]byte, size+size/4)...)
