@@ -26,6 +26,7 @@ type aperture struct {
 	peers atomic.Int64 // Peer.Count
 }
 
+// The parameters by which an aperture becomes wider and narrower.
 const (
 	minAperture  = 8  // the smallest width
 	busyEndpoint = 2  // requests in flight of a picked endpoint from which the width grows
@@ -41,6 +42,7 @@ func (a *aperture) limit(n int) int {
 		return n
 	}
 	width := a.width.Load()
+	// Together, the peers must cover all endpoints, so each takes at least its part, rounded up.
 	if peers := a.peers.Load(); peers > 0 {
 		width = max(width, (int64(n)+peers-1)/peers)
 	}
@@ -57,11 +59,13 @@ func (g *group) arrange(p Peer) {
 		for place := range endpoints {
 			endpoints[place] = old.endpoints[place].Load()
 		}
+		// Addresses decide between equal hashes.
 		slices.SortFunc(endpoints, func(a, b *endpoint) int {
 			return cmp.Or(cmp.Compare(mix(seed(a.id.Addr)), mix(seed(b.id.Addr))), a.id.Addr.Compare(b.id.Addr))
 		})
 		s := &slots{endpoints: make([]atomic.Pointer[endpoint], len(old.endpoints))}
 		for place := range n {
+			// Rotated, so that the place of this peer comes first.
 			e := endpoints[(place+p.Index*n/p.Count)%n]
 			e.slot = place
 			s.endpoints[place].Store(e)
@@ -75,6 +79,7 @@ func (g *group) arrange(p Peer) {
 // widen adds one endpoint to the aperture, if there are fewer than n.
 func (a *aperture) widen(n int) {
 	if width := a.width.Load(); width < int64(n) {
+		// One of several concurrent calls is enough.
 		a.width.CompareAndSwap(width, width+1)
 	}
 }
@@ -86,7 +91,9 @@ func (a *aperture) narrow(latencies []knownLatency, n int) {
 	for _, o := range latencies {
 		busy += int(o.busy)
 	}
+	// All other pickers have no aperture.
 	if width := a.width.Load(); width != math.MaxInt64 && idleFactor*busy < len(latencies) {
+		// The width may exceed the number of endpoints, if some have left.
 		width = min(width, int64(n))
 		a.width.Store(max(width-max(width/narrowFactor, 1), minAperture))
 	}
@@ -123,6 +130,7 @@ func (b *Balancer[Req, Rsp]) apertures() layer.State {
 			total += g.sets[i].len()
 		}
 	}
+	// Without apertures, there is nothing to show.
 	if n == total {
 		return nil
 	}

@@ -41,16 +41,16 @@ import (
 // Cost: two clock readings, two or three atomic additions and a random number, however many
 // endpoints there are. It takes no lock. A response with a body costs one allocation.
 type Balancer[Req, Rsp any] struct {
-	group    *group                   // of priority 0, without a weighted locality
-	division atomic.Pointer[division] // nil if there is no other group
-	policy   atomic.Pointer[Policy]
-	ended    atomic.Pointer[layer.Error]
-	start    time.Time             // the start of the balancer's clock: see tick
-	complete layer.Completion[Rsp] // nil if a response ends when Call returns
-	failures failures[Rsp]
-	meters   meters
-	target   string
-	ctx      context.Context //nolint:containedctx // the parent of the contexts for Ready of nodes
+	group    *group                      // of priority 0, without a weighted locality
+	division atomic.Pointer[division]    // nil if there is no other group
+	policy   atomic.Pointer[Policy]      // the current policy: see SetPolicy
+	ended    atomic.Pointer[layer.Error] // the rejection of every request after the balancer has ended; nil before
+	start    time.Time                   // the start of the balancer's clock: see tick
+	complete layer.Completion[Rsp]       // nil if a response ends when Call returns
+	failures failures[Rsp]               // classifies responses
+	meters   meters                      // the metrics
+	target   string                      // the name of the target, for errors and events
+	ctx      context.Context             //nolint:containedctx // the parent of the contexts for Ready of nodes
 
 	changed  notify.Broadcast // notifies that an endpoint became ready, all have failed, the first change came, or the balancer ended
 	resolved atomic.Bool      // whether the first change came, or the sequence of changes panicked
@@ -75,12 +75,13 @@ type Balancer[Req, Rsp any] struct {
 	relieved  atomic.Uint32                  // the tick of the last call of relieve that had an effect
 	outcast   atomic.Pointer[node[Req, Rsp]] // the ejected node that is probed next; nil if none is
 
+	// Outlier detection; guarded by mu.
 	rates              []successRate      // the success rates at the last comparison
 	stopComparing      context.CancelFunc // ends the comparisons of success rates
 	ejected            int                // nodes that are ejected
-	ejections, skipped uint64
-	panicEnd           time.Duration // circuit breakers are ignored until this time after start
-	strainEnd          time.Duration // no node is ejected until this time after start
+	ejections, skipped uint64             // numbers of ejections, and of those that MinReady prevented
+	panicEnd           time.Duration      // circuit breakers are ignored until this time after start
+	strainEnd          time.Duration      // no node is ejected until this time after start
 }
 
 // New returns a balancer. changes adds, updates and removes its endpoints; usually it is the result
@@ -119,6 +120,7 @@ func New[Req, Rsp any](
 // follow applies each change in changes, until that sequence or ctx ends. It is the function of a
 // goroutine. If the sequence panics, the last set of endpoints stays.
 func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discover.Change[Req, Rsp]]) {
+	// The sequence is user code, so a panic in it must not end the process.
 	err := panics.Do("the sequence of changes", func() error {
 		for c := range changes {
 			if ctx.Err() != nil {
@@ -132,6 +134,7 @@ func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discov
 		b.mu.Lock()
 		b.err = err
 		b.mu.Unlock()
+		// No first change will be applied any more, so callers of Resolved must not wait for it.
 		b.resolved.Store(true)
 		b.changed.Wake()
 	}
@@ -161,12 +164,14 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error { return b.readyUn
 
 // WaitReady is like Ready, but also waits while every endpoint has failed.
 func (b *Balancer[Req, Rsp]) WaitReady(ctx context.Context) error {
+	// A flag that stays false means that a failure of all endpoints does not end the wait.
 	return b.readyUnless(ctx, new(atomic.Bool))
 }
 
 // readyUnless waits until an endpoint is ready, or until failed is true and there is an error to
 // report.
 func (b *Balancer[Req, Rsp]) readyUnless(ctx context.Context, failed *atomic.Bool) error {
+	// Each endpoint may turn out to be not ready, and a few more may join meanwhile.
 	for range b.readyLen() + maxRejections {
 		err := b.changed.Wait(ctx, func() bool { return b.readyLen() > 0 || failed.Load() || b.ended.Load() != nil })
 		if err != nil {
@@ -200,6 +205,7 @@ func (b *Balancer[Req, Rsp]) Resolved(ctx context.Context) error {
 // unless its breaker is ignored: see rejectedBy.
 func (b *Balancer[Req, Rsp]) confirm() bool {
 	var e *endpoint
+	// With several groups, those of the first priorities come first.
 	groups := []*group{b.group}
 	if t := b.division.Load(); t != nil {
 		groups = t.groups
@@ -212,9 +218,10 @@ func (b *Balancer[Req, Rsp]) confirm() bool {
 	if e == nil {
 		return false
 	}
+	// n stays in its ready set if the poll succeeds, or if its breaker is ignored.
 	n := nodeOf[Req, Rsp](e)
 	err := n.poll()
-	return err == nil || b.rejectedBy(n, err, isByBreaker(err), false)
+	return err == nil || b.rejectedBy(n, err, isByBreaker(err), false) // not the last pick
 }
 
 // maxRejections is how many endpoints a Call tries to pick at most. If each endpoint rejects half
@@ -229,6 +236,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		return zero, b.notReady(ctxreason.Text(ctx), context.Cause(ctx))
 	}
 	var last error
+	// An endpoint that rejects req leaves its ready set, so the next pick finds another one.
 	for i := range maxRejections {
 		start := time.Since(b.start)
 		n, record := b.pick(tick(start), layer.PickInfoFromContext(ctx))
@@ -244,6 +252,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 			record.AddAttempt(b.target, n.id.Addr)
 			return rsp, err
 		}
+		// The end of the caller's context is no reason to blame the endpoint.
 		if ctx.Err() != nil {
 			return rsp, b.notReady(ctxreason.Text(ctx), endpointError{err})
 		}
@@ -254,8 +263,9 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 				record.AddAttempt(b.target, n.id.Addr)
 				return rsp, err
 			}
-			b.rejectedBy(n, err, false, false)
+			b.rejectedBy(n, err, false, false) // so that n leaves its ready set
 		}
+		// The last endpoint's error becomes the cause of the balancer's.
 		last = endpointError{err}
 	}
 	b.meters.rejected.Add(1)
@@ -268,6 +278,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 // if there is one. The second result is info.Record, which may be nil.
 func (b *Balancer[Req, Rsp]) pick(now uint32, info layer.PickInfo) (*node[Req, Rsp], *layer.Record) {
 	q := query{now: now, affinity: info.Affinity, hasAffinity: info.HasAffinity, attempts: info.Attempts}
+	// Only a request with an Explanation pays for it.
 	if info.Explanation != nil {
 		q.examined = new(examined)
 	}
@@ -322,9 +333,11 @@ func (b *Balancer[Req, Rsp]) now() uint32 { return tick(time.Since(b.start)) }
 func (b *Balancer[Req, Rsp]) send(
 	ctx context.Context, n *node[Req, Rsp], req Req, start time.Duration,
 ) (rsp Rsp, admitted bool, err error) {
+	// Set as soon as each part is done, so that a panic in between undoes only what is left.
 	observed, returned := false, false
 	defer func() {
 		if !returned {
+			// A response that does not reach the caller is closed.
 			defer layer.CloseBody(rsp)
 		}
 		if !observed {
@@ -334,12 +347,14 @@ func (b *Balancer[Req, Rsp]) send(
 	rsp, err = n.service.Call(ctx, req)
 	switch {
 	case err == nil && b.complete == nil:
+		// The response is complete when Call returns, because it has no body.
 		b.observeResponse(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Ended: true})
 	case err == nil:
 		x := b.exchange(ctx, n, start, rsp) // calls the classifier, which may panic
 		observed = true
 		rsp = x.observe(rsp) // the exchange is now responsible for ending the count
 	case errors.Is(err, layer.ErrNotReady):
+		// observed is set because undoBegin, and not finish, ends the count: the request was not sent.
 		observed = true
 		n.undoBegin()
 		returned = true

@@ -15,6 +15,7 @@ import (
 // endpoints get no new requests. If c.Err matches [resolve.ErrUnresolvable], apply ends the
 // balancer, which then rejects all requests.
 func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
+	// The target can never be resolved.
 	if errors.Is(c.Err, resolve.ErrUnresolvable) {
 		b.end("", c.Err)
 		return
@@ -92,7 +93,9 @@ func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 func (b *Balancer[Req, Rsp]) update(n *node[Req, Rsp], e *resolve.Endpoint) {
 	n.info = e
 	zone := b.policy.Load().Zone
+	// An endpoint's own locality is more exact than the label.
 	isFar := zone != "" && cmp.Or(e.Locality, e.Labels["zone"]) != zone
+	// A ready node whose place changes leaves its set with the old values and joins with the new ones.
 	moves := n.status.state() == ready && (isFar != n.far || n.weightDiffers(e.Weight) || keyOf(e) != b.groupAt(n).key)
 	if moves {
 		b.leave(n)
@@ -149,6 +152,7 @@ func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error, byBreak
 	if n.status.state() != ready {
 		return false
 	}
+	// With a single endpoint, its breaker decides; there is no better one.
 	stays = byBreaker && len(b.nodes) > 1 && (isLast || b.ignoresBreakers())
 	if !stays {
 		b.takeOut(n, reason)
@@ -168,6 +172,7 @@ func isByBreaker(reason error) bool {
 func (b *Balancer[Req, Rsp]) ignoresBreakers() bool {
 	now := time.Since(b.start)
 	if now < b.panicEnd || !b.isAtMinReady() {
+		// Breakers are ignored until panicEnd.
 		return now < b.panicEnd
 	}
 	b.ignoreBreakers()
@@ -181,6 +186,7 @@ func (b *Balancer[Req, Rsp]) ignoreBreakers() {
 	nodes, _ := b.states() // in a fixed order
 	for _, n := range nodes {
 		if n.status.state() == unready && isByBreaker(n.reason) {
+			// It does not wait for its Ready, because only the breaker kept it away.
 			n.endTurn()
 			b.endWait(n, nil)
 		}
@@ -193,12 +199,14 @@ func (b *Balancer[Req, Rsp]) ignoreBreakers() {
 // usually does nothing.
 func (b *Balancer[Req, Rsp]) relieve(g *group, now uint32) {
 	last := b.relieved.Load()
+	// At most once per relievePause, and by one goroutine.
 	if b.pending.Load() == 0 || !g.peers.strained() || since(now, last) < relievePause || !b.relieved.CompareAndSwap(last, now) {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ignoreBreakers()
+	// For a while, no endpoint is ejected again.
 	if b.ejected > 0 {
 		b.strainEnd = time.Since(b.start) + b.policy.Load().OutlierDetection.BaseEjectionTime
 	}
@@ -226,6 +234,7 @@ func (b *Balancer[Req, Rsp]) hasAvailable(n int) bool {
 	if ready >= n {
 		return true
 	}
+	// Busy nodes count as well.
 	for _, o := range b.nodes {
 		if o.isAvailable() {
 			if n--; n == 0 {
@@ -265,6 +274,7 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 	if n.isDown {
 		b.down--
 	}
+	// What must be undone depends on the state that n had.
 	switch n.status.setState(removed) {
 	case ready:
 		b.leave(n)
@@ -276,6 +286,7 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 	b.groupAt(n).size--
 	n.counted = false
 	b.count()
+	// lastUnready must not keep a removed node.
 	if b.lastUnready == n {
 		b.lastUnready = nil
 	}
@@ -286,6 +297,7 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 func (b *Balancer[Req, Rsp]) end(reason string, cause error) {
 	err := &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrClosed, Reason: reason, Err: cause}
 	b.mu.Lock()
+	// Only the first reason counts.
 	if b.ended.CompareAndSwap(nil, err) {
 		for _, n := range b.nodes {
 			b.remove(n)

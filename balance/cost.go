@@ -65,16 +65,19 @@ type params struct {
 	penalty   time.Duration // see Policy.Penalty
 }
 
+// An endpoint's distance from the balancer.
 const (
-	near = 0
-	far  = 1
+	near = 0 // in the zone of the balancer, or if zones are ignored
+	far  = 1 // in another zone
 )
 
 // newGroup returns an empty group. The caller must set a picker with use.
 func newGroup(p Policy, random func() uint64) *group {
 	g := &group{random: random}
 	g.setParams(p)
+	// Until the first response, each endpoint is expected to take firstLatency.
 	g.median.word.Store(pack(firstLatency, 0))
+	// No aperture: newPicker sets a width if the picker uses one.
 	g.aperture.width.Store(math.MaxInt64)
 	for i := range g.sets {
 		g.sets[i].clear()
@@ -89,9 +92,11 @@ func (g *group) setParams(p Policy) {
 		curve: newDecayCurve(decay), decay: decay, cost: p.Cost,
 		slowStart: tick(p.SlowStart), penalty: p.Penalty,
 	})
+	// With a slow start, weights differ for a time.
 	if p.SlowStart > 0 {
 		g.weighted.Store(true)
 	}
+	// A change of the Peer changes the order of the sets, which arrange then restores.
 	g.aperture.peers.Store(int64(p.Peer.Count))
 	g.moved = true
 }
@@ -107,6 +112,7 @@ func (g *group) draw() uint64 {
 // use sets the picker of the rule p, and tells it the ready endpoints. The caller must hold the
 // balancer's mutex.
 func (g *group) use(p Picker) {
+	// The new picker may use no aperture; newPicker sets the width if it does.
 	g.aperture.width.Store(math.MaxInt64)
 	next := p.newPicker(g)
 	for e := range g.endpoints() {
@@ -118,8 +124,10 @@ func (g *group) use(p Picker) {
 // endpoints returns all ready endpoints. The caller must hold the balancer's mutex.
 func (g *group) endpoints() iter.Seq[*endpoint] {
 	return func(yield func(*endpoint) bool) {
+		// One set for each zone, near and far.
 		for i := range g.sets {
 			s := g.sets[i].slots.Load()
+			// A concurrent change may move an endpoint meanwhile, so that it is yielded twice or not at all.
 			for place := range s.n.Load() {
 				if !yield(s.endpoints[place].Load()) {
 					return
@@ -144,7 +152,7 @@ func (g *group) set(e *endpoint) *readySet {
 type query struct {
 	now         uint32 // the time of the pick, in ticks
 	affinity    uint64 // the key of layer.WithAffinity
-	hasAffinity bool
+	hasAffinity bool   // the request has a key, which may be 0
 	// the endpoints that the request has tried; nil if they are not recorded
 	attempts *layer.Attempts
 	examined *examined // records the examined endpoints; nil without layer.Explain
@@ -178,20 +186,26 @@ const minLatency = 1e6
 // fail. An endpoint without enough samples gets only a few requests at a time; at this limit it costs
 // more than any other, unless it has waited too long for a response: see probeOverdue.
 func (g *group) costOf(p *params, e *endpoint, now uint32, median, ownLoad float32, probes bool) float32 {
+	// Requests that wait cost the endpoint's latency; responses in progress (streams) cost the median.
 	waiting, streams := e.load()
 	requests := float32(waiting) + ownLoad
+	// Usually false, so that the failures in the record need not be read.
 	suspected := e.status.isSuspected()
 	doubted := suspected && e.level.Load() > 0
 	switch {
 	case doubted:
+		// A cost of 0 makes this request the probe.
 		if e.isDue(now, g.examines(), waiting) && probes {
 			return 0
 		}
 		requests += g.peers.failingLoad()
+	// An endpoint with few samples gets only a few requests at a time. The factor keeps the order among those at their
+	// limit.
 	case e.atLimit(waiting) && !e.probeOverdue(now, median):
 		return excludedCost * requests
 	}
 	var latency, penalty, rate float32
+	// suspected: the endpoint is doubted or fails more often than others.
 	if suspected {
 		penalty = p.penaltyAt(median)
 		rate = excess(e.errorRate(now, p), g.peers.errorRate())
@@ -203,6 +217,8 @@ func (g *group) costOf(p *params, e *endpoint, now uint32, median, ownLoad float
 	} else {
 		latency = max(g.expects(p, e, now, median), minLatency)
 	}
+	// A doubted endpoint costs at least a failure. Otherwise, each request costs the penalty with the probability of
+	// failing.
 	if doubted {
 		latency = max(latency, penalty)
 	} else {
@@ -212,6 +228,7 @@ func (g *group) costOf(p *params, e *endpoint, now uint32, median, ownLoad float
 	if streams != 0 {
 		cost += float32(streams) * median * g.peers.streamShare()
 	}
+	// The median was only a factor to add a penalty in ns; the result is a number of requests.
 	if p.cost == LeastRequest {
 		cost /= median
 	}
@@ -235,6 +252,7 @@ func (g *group) expects(p *params, e *endpoint, now uint32, median float32) floa
 		return median
 	}
 	ticks := float32(age)
+	// The estimate of a new endpoint ages faster, unless its misses show that it is really slow.
 	if _, inSlowStart := p.inSlowStart(e, now); inSlowStart || e.status.samples() != allSamples && e.missed.Load() == 0 {
 		ticks *= untrustedFactor
 	}
@@ -249,6 +267,7 @@ func (g *group) failureCost(e *endpoint, now uint32) time.Duration {
 	if p.cost == LeastRequest || !e.status.isSuspected() {
 		return 0
 	}
+	// With one request, and without the discount of a probe.
 	return time.Duration(min(g.costOf(p, e, now, g.median.read(), 1, false), float32(longestSample)))
 }
 
@@ -263,7 +282,7 @@ type reading struct {
 // read returns what a pick sees of e at the tick now. It is called only to explain a pick.
 func (g *group) read(e *endpoint, now uint32) reading {
 	p := g.params.Load()
-	cost := g.costOf(p, e, now, g.median.read(), 1, false)
+	cost := g.costOf(p, e, now, g.median.read(), 1, false) // with one request, and without the discount of a probe
 	return reading{cost, e.inFlight(), p.weight(e, now), cost >= excludedCost}
 }
 
@@ -274,6 +293,7 @@ const minStartShare = 0.1
 func (p *params) weight(e *endpoint, now uint32) float32 {
 	w := float32(e.plainWeight())
 	if age, inSlowStart := p.inSlowStart(e, now); inSlowStart {
+		// The weight grows in proportion to the time, from a tenth.
 		w *= max(minStartShare, float32(age)/float32(p.slowStart))
 	}
 	return w
@@ -282,6 +302,7 @@ func (p *params) weight(e *endpoint, now uint32) float32 {
 // inSlowStart reports whether e is in its slow start, and returns how long it has been, in ticks. When
 // a slow start is over, it remembers that in e's status, so that later calls are fast.
 func (p *params) inSlowStart(e *endpoint, now uint32) (age uint32, yes bool) {
+	// No slow start, or the endpoint has completed it.
 	if p.slowStart == 0 || e.status.warm() {
 		return 0, false
 	}

@@ -46,7 +46,6 @@ type custom struct {
 }
 
 // joined and left tell the fallback which endpoints there are. The rule gets them with each pick.
-
 func (c *custom) joined(e *endpoint) { c.fallback.joined(e) }
 func (c *custom) left(e *endpoint)   { c.fallback.left(e) }
 
@@ -56,6 +55,7 @@ type candidates struct {
 	ready     []Candidate
 }
 
+// candidatePool holds lists for the rule, because otherwise each pick would allocate one.
 var candidatePool = sync.Pool{New: func() any { return new(candidates) }} //nolint:gochecknoglobals // a pool
 
 // pick shows all ready endpoints of the group to the rule, and returns the one that the rule chooses. It
@@ -77,6 +77,7 @@ func (c *custom) pick(q query) *endpoint {
 			}
 			q.examined.read(c.group, e, q.now)
 			list.endpoints = append(list.endpoints, e)
+			// Index i of both slices is the same endpoint.
 			list.ready = append(list.ready, Candidate{
 				ID: e.id, Weight: e.plainWeight(), Latency: time.Duration(c.expects(p, e, q.now, median)),
 				InFlight: int(e.inFlight()), Tried: q.attempts.Has(e), Far: zone == far,
@@ -86,6 +87,7 @@ func (c *custom) pick(q query) *endpoint {
 	if len(list.ready) == 0 {
 		return nil
 	}
+	// The rule's index is for list.ready, and so for list.endpoints.
 	i := c.rule(PickRequest{Affinity: q.affinity, HasAffinity: q.hasAffinity}, list.ready)
 	if i < 0 || i >= len(list.endpoints) {
 		return c.fallback.pick(q)

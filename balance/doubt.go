@@ -51,6 +51,7 @@ func probePause(level uint32) (ticks, requests uint32) {
 	return 1920, 256
 }
 
+// The highest levels of doubt, after failures and after missed deadlines, and when several of them in a row count.
 const (
 	maxFailedLevel = 4
 	maxMissedLevel = 5
@@ -75,6 +76,7 @@ const (
 
 // probesAtOnce makes the next request a probe, if the endpoint is doubted, whatever the pause.
 func (d *doubt) probesAtOnce(now uint32) {
+	// With the largest values, both conditions of isDue hold: enough picks and enough time.
 	d.passed.Store(math.MaxUint32)
 	d.probed.Store(now - maxLag)
 }
@@ -89,6 +91,7 @@ func (d *doubt) isDue(now, examined uint32, waiting int32) bool {
 		level = max(level, maxFailedLevel)
 	}
 	ticks, requests := probePause(level)
+	// The pause is in requests first, which is the cheaper check and also counts this pick.
 	if passed := d.passed.Load(); passed < requests*examined {
 		d.passed.Add(1)
 		return false
@@ -118,8 +121,10 @@ func (d *doubt) failedInRow(r result, usual float32) bool {
 	fails := d.fails.Add(1)
 	switch r { //nolint:exhaustive // the others may be errors of the application
 	case refused:
+		// The endpoint refused the request: even one failure may be enough.
 		return isRare(fails, usual, rareRefusals)
 	case late:
+		// late is counted only after a row of missed deadlines, so that it needs no further condition.
 		return true
 	}
 	return fails > 1 && isRare(fails, usual, rareFailures)
@@ -129,6 +134,7 @@ func (d *doubt) failedInRow(r result, usual float32) bool {
 // longer. It returns false if the failure changes nothing: the request was sent before the last probe,
 // or a concurrent failure has begun the doubt. start is the tick at which the request began.
 func (d *doubt) prolong(r result, start, now uint32) bool {
+	// A missed deadline raises the level by two, and up to a higher one.
 	step := uint32(1)
 	maxLevel := uint32(maxFailedLevel)
 	if r == late {
@@ -137,6 +143,7 @@ func (d *doubt) prolong(r result, start, now uint32) bool {
 	level := d.level.Load()
 	switch {
 	case level == 0:
+		// The level begins at 1, or at 3 for a missed deadline.
 		if !d.level.CompareAndSwap(0, 2*step-1) {
 			return false
 		}
@@ -158,6 +165,7 @@ func (d *doubt) prolong(r result, start, now uint32) bool {
 func (d *doubt) missDeadline(long bool, usual *peers, picks uint64) bool {
 	row := d.missed.Add(1)
 	d.misses.add(picks)
+	// Both rules of minLongRow, and the comparison with the other endpoints, which may be as slow.
 	return (long && row >= minLongRow || row >= minShortRow) &&
 		row > peersFactor*usual.missed.Load() && isRare(row, usual.missRate(), rareMisses)
 }
@@ -177,6 +185,7 @@ type visitRate struct{ word atomic.Uint64 }
 // the last add lower it.
 func (v *visitRate) add(picks uint64) {
 	for {
+		// The average changes by compare-and-swap, so a concurrent add is not lost.
 		old := v.word.Load()
 		rate := rateAt(old, picks)
 		rate += (1 - rate) * visitWeight
@@ -193,6 +202,7 @@ func (v *visitRate) rate(picks uint64) float32 { return rateAt(v.word.Load(), pi
 // picks is the number of requests now: the average fades with each request in between.
 func rateAt(word, picks uint64) float32 {
 	rate := math.Float32frombits(uint32(word))
+	// The difference works modulo 1<<32, as the word stores only the lower bits.
 	otherPicks := int32(uint32(picks) - uint32(word>>32))
 	if rate == 0 || otherPicks <= 0 {
 		return rate
@@ -217,6 +227,7 @@ func (e *endpoint) errorRate(now uint32, p *params) float32 {
 // are.
 func excess(rate, usual float32) float32 {
 	const smallest, requests = 1.0 / 64, 2/visitWeight - 1
+	// The standard deviation of a difference of two rates is √2 times that of one.
 	u := float64(max(usual, smallest))
 	deviation := stdevFactor * math.Sqrt(2*u*(1-u)/requests)
 	return max(rate-usual-float32(deviation), 0)
@@ -231,6 +242,7 @@ func (b *Balancer[Req, Rsp]) react(n *node[Req, Rsp], r result, start time.Durat
 		b.forgive(n, tick(start), now)
 		return
 	}
+	// The record now contains a failure, so successes must look at it.
 	n.status.mark()
 	g := b.groupOf(&n.endpoint)
 	p := g.params.Load()
@@ -241,22 +253,25 @@ func (b *Balancer[Req, Rsp]) react(n *node[Req, Rsp], r result, start time.Durat
 		n.errors.add(n.picks())
 		n.failedAt.Store(now)
 	}
+	// Failures everywhere mean overload, which ejections make worse.
 	b.relieve(g, now)
 	if p.penaltyAt(median) <= 0 { // failures do not affect costs: see Policy.Penalty
-		g.refresh(&n.endpoint, now, false)
+		g.refresh(&n.endpoint, now, false) // not a first sample
 		return
 	}
 	if doubted && n.prolong(r, tick(start), now) {
 		b.leaveAperture(&n.endpoint)
+		// From now on, recall brings doubted endpoints back into the aperture now and then.
 		if !b.displaced.Swap(true) {
 			b.recalled.Store(now)
 		}
+		// A doubt changes the health of a priority.
 		b.divideIfGroups()
 	}
 	if doubted || excess(n.errorRate(now, p), usual) > 0 {
 		n.status.suspect()
 	}
-	g.refresh(&n.endpoint, now, false)
+	g.refresh(&n.endpoint, now, false) // not a first sample
 }
 
 // forgive is called for each success of n while n's status is suspected or has a badRecord. It ends a
@@ -265,6 +280,7 @@ func (b *Balancer[Req, Rsp]) react(n *node[Req, Rsp], r result, start time.Durat
 func (b *Balancer[Req, Rsp]) forgive(n *node[Req, Rsp], start, now uint32) {
 	level := n.level.Load()
 	startTick := n.startTick.Load()
+	// The request began before the doubt, so its success shows nothing about the time after it.
 	if level > 0 && int32(start-startTick) < 0 {
 		return
 	}
@@ -274,12 +290,13 @@ func (b *Balancer[Req, Rsp]) forgive(n *node[Req, Rsp], start, now uint32) {
 	if level > 0 {
 		n.level.Store(0)
 		b.forgiveOutcast(n)
-		// The outage may be over for other endpoints, too.
+		// If the outage was long, or most endpoints are doubted, it may be over for other endpoints, too.
 		if since(now, startTick) > longDoubt || g.peers.failingLoad() == 0 {
 			b.reconsider()
 		}
 		b.divideIfGroups()
 	}
+	// Without an excess of errors and without a doubt, the endpoint costs as much as others again.
 	if excess(n.errorRate(now, g.params.Load()), g.peers.errorRate()) == 0 {
 		n.status.trust()
 		if n.level.Load() > 0 { // a concurrent failure
@@ -320,6 +337,7 @@ func (b *Balancer[Req, Rsp]) reconsider() {
 					continue
 				}
 				e.probesAtOnce(now)
+				// Swap the endpoint with a random one inside. A Peer keeps its fixed order.
 				if inside := int(g.draw() % uint64(n)); place >= width && inside < width && g.aperture.peers.Load() == 0 {
 					s.swap(place, inside)
 					s.updateFront(inside)
@@ -335,6 +353,7 @@ func (b *Balancer[Req, Rsp]) reconsider() {
 func (b *Balancer[Req, Rsp]) recall(g *group, now uint32) {
 	last := b.recalled.Load()
 	_, requests := probePause(maxMissedLevel)
+	// With a Peer, endpoints do not move. Otherwise once per decay time and so many responses, by one goroutine.
 	if g.aperture.peers.Load() > 0 || b.responses.Add(1) < requests*g.examines() ||
 		since(now, last) < uint32(g.params.Load().curve.decay) || !b.recalled.CompareAndSwap(last, now) {
 		return
@@ -346,10 +365,12 @@ func (b *Balancer[Req, Rsp]) recall(g *group, now uint32) {
 		s := g.sets[i].slots.Load()
 		n := int(s.n.Load())
 		width := g.aperture.limit(n)
+		// Everything is inside, so pickers find doubted endpoints themselves.
 		if width == n {
 			continue
 		}
 		outside := n - width // the first width places are inside the aperture
+		// A random order, so that different endpoints get their turn.
 		w := newWalk(g.draw(), outside)
 		for range outside {
 			place := width + w.next()

@@ -55,15 +55,17 @@ type record struct {
 }
 
 const (
-	oneRequest   = 1<<28 | 1
-	inFlightMask = 1<<28 - 1
+	oneRequest   = 1<<28 | 1 // in endpoint.work: one more request so far, and one more in flight
+	inFlightMask = 1<<28 - 1 // the bits of endpoint.work that count requests in flight
 )
 
 // begin counts a request as in flight and returns true, or returns false if the endpoint is not ready.
 // now is the current time in ticks.
 func (e *endpoint) begin(now uint32) bool {
 	const mask, trusted = stateMask | samplesMask<<samplesShift, ready | trustedBits
+	// Counting first and checking afterwards takes one atomic addition, and no lock.
 	e.work.Add(oneRequest)
+	// The usual endpoint is ready and has enough samples.
 	return e.status.word.Load()&mask == trusted || e.beginSlowPath(now)
 }
 
@@ -76,6 +78,7 @@ func (e *endpoint) beginSlowPath(now uint32) bool {
 		e.undoBegin()
 		return false
 	}
+	// costOf needs the time for probeOverdue.
 	if isProbing(samplesOf(word)) {
 		e.lastProbe.Store(now)
 	}
@@ -94,6 +97,7 @@ func (e *endpoint) undoBegin() { e.work.Add(^uint64(oneRequest - 1)) }
 // end removes a finished request from the number of requests in flight.
 func (e *endpoint) end() { e.work.Add(^uint64(0)) }
 
+// inFlight returns the number of requests in flight, including responses in progress.
 func (e *endpoint) inFlight() uint64 { return e.work.Load() & inFlightMask }
 
 // load returns how many requests wait for a response, and how many responses are in progress.
@@ -132,6 +136,7 @@ func inUnits(w uint32) float32 {
 	return float32(w) / unit
 }
 
+// plainWeight returns the weight without the slow start.
 func (e *endpoint) plainWeight() float64 { return float64(math.Float32frombits(e.weight.Load())) }
 
 // These constants are numbers of samples. A new endpoint starts with 0 samples. If no endpoint was
@@ -153,6 +158,7 @@ const (
 // Otherwise many requests could wait at a new endpoint that turns out to be slow. waiting is how many
 // wait.
 func (e *endpoint) atLimit(waiting int32) bool {
+	// samples%initialSet is the number of responses since the probing began.
 	samples := e.status.samples()
 	return isProbing(samples) && waiting >= 1<<(samples%initialSet)
 }
@@ -166,6 +172,7 @@ func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 // keep an endpoint at its limit for hours.
 func (e *endpoint) probeOverdue(now uint32, median float32) bool {
 	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
+	// At most maxPenalty, unless two medians are longer.
 	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)
 	return time.Duration(since(now, e.lastProbe.Load()))<<tickShift > time.Duration(tooLong)
 }
@@ -197,6 +204,7 @@ func (r *record) clean() bool {
 //	bits 2..0    state: ready, unready, ejected, closed or removed
 type status struct{ word atomic.Uint32 }
 
+// The masks and shifts of the parts of a status.
 const (
 	stateMask    = 1<<3 - 1
 	samplesShift = 3
@@ -228,11 +236,11 @@ func stateName(state uint32) string {
 
 func (s *status) state() uint32 { return s.word.Load() & stateMask }
 
-// setState sets the state and returns the old one.
 func (s *status) setState(state uint32) (old uint32) {
 	return s.change(stateMask, state) & stateMask
 }
 
+// samples returns the number of samples, and setSamples sets it.
 func (s *status) samples() uint32 { return samplesOf(s.word.Load()) }
 
 func (s *status) setSamples(n uint32) { s.change(samplesMask<<samplesShift, n<<samplesShift) }
@@ -262,6 +270,7 @@ func (s *status) warm() bool { return s.word.Load()&isWarm != 0 }
 func (s *status) warmUp()    { s.word.Or(isWarm) }
 func (s *status) coolDown()  { s.word.And(^uint32(isWarm)) }
 
+// samplesOf and streamsOf extract the two numbers from a word, with the sign for the second one.
 func samplesOf(word uint32) uint32 { return word >> samplesShift & samplesMask }
 func streamsOf(word uint32) int32  { return int32(word) >> streamShift }
 
@@ -273,8 +282,10 @@ func (s *status) addSample() {
 		n := samplesOf(word)
 		next := n + 1
 		switch n {
+		// Concurrent responses may have reached the last number.
 		case allSamples:
 			return
+		// The endpoint is trusted from now on.
 		case trustedSamples - 1:
 			next = allSamples
 		}

@@ -26,6 +26,7 @@ import (
 //	bits 31..0   E, in ns, as a float32; 0 without a sample
 type estimate struct{ word atomic.Uint64 }
 
+// The format and the weights of an estimate.
 const (
 	tickShift = 20
 	// maxLag is the largest number of ticks by which a sample may be older than the
@@ -48,11 +49,13 @@ func tick(d time.Duration) uint32 { return uint32(d >> tickShift) }
 // decayTicks converts a decay time to ticks.
 func decayTicks(d time.Duration) float64 { return float64(d) / (1 << tickShift) }
 
+// pack returns the word of an estimate with the given value and time.
 func pack(value float32, t uint32) uint64 { return uint64(t)<<32 | uint64(math.Float32bits(value)) }
 
 // load returns the estimate E in ns, and its age at the time now; both times are in ticks. E is 0 if
 // there was no sample.
 func (e *estimate) load(now uint32) (value float32, age uint32) {
+	// The word is read once, so that value and time belong together.
 	word := e.word.Load()
 	return math.Float32frombits(uint32(word)), since(now, uint32(word>>32))
 }
@@ -60,6 +63,7 @@ func (e *estimate) load(now uint32) (value float32, age uint32) {
 // since returns the number of ticks from t to now. It also works when ticks wrap around after 52 days.
 // If t is a little later than now (up to maxLag), because of concurrent calls, it returns 0.
 func since(now, t uint32) uint32 {
+	// The offset makes small negative differences positive before the unsigned subtraction is cut off at 0.
 	return max(now+maxLag-t, maxLag) - maxLag
 }
 
@@ -75,6 +79,7 @@ func (e *estimate) record(sample time.Duration, now uint32, decay, minWeight flo
 		last := uint32(old >> 32)
 		first = value == 0
 		if first {
+			// Without an earlier sample there is no age.
 			last = now
 		}
 		age := since(now, last)
@@ -88,6 +93,7 @@ func (e *estimate) record(sample time.Duration, now uint32, decay, minWeight flo
 			if s < value {
 				w = minWeight
 			}
+			// The exponential is computed only if it can exceed the least weight.
 			if t := float64(age); t > w*decay { // 1 − e^(−t/decay) < t/decay
 				w = max(w, 1-math.Exp(-t/decay))
 			}
@@ -95,6 +101,7 @@ func (e *estimate) record(sample time.Duration, now uint32, decay, minWeight flo
 			logS := int32(math.Float32bits(s))
 			value = math.Float32frombits(uint32(logE + int32(float64(logS-logE)*w)))
 		}
+		// Another sample may have been recorded meanwhile. Then this one is added to its result.
 		if e.word.CompareAndSwap(old, pack(value, last+age)) {
 			return first
 		}
@@ -124,14 +131,17 @@ type decayCurve struct {
 
 // newDecayCurve returns the curve for a decay time in ticks.
 func newDecayCurve(decay float64) decayCurve {
+	// fresh is the largest age for the quadratic approximation, as a number of halvings of the remaining share.
 	const fresh, longest = 0.375, 1 << 30 // halvings, ticks
 	h := math.Log2E / decay
+	// 0.689955 and 0.212812 fit 1 − 2^(−x) for x up to fresh.
 	return decayCurve{decay, uint32(min(fresh/h, longest)), float32(0.689955 * h), float32(0.212812 * h * h)}
 }
 
 // apply returns the present value of a latency that has aged towards the median for age ticks, and the
 // share of the old latency that remains in it, 0 to 1. The error of the share is at most 2·10⁻⁴.
 func (f *decayCurve) apply(age, latency, median float32) (now, remaining float32) {
+	// The polynomial is much faster than Exp, and exact enough for recent samples.
 	if age <= float32(f.fresh) {
 		decayed := age * (f.slope - age*f.bend)
 		return latency - (latency-median)*decayed, 1 - decayed
@@ -154,12 +164,14 @@ type medianLatency struct {
 	measured atomic.Bool   // whether an endpoint has had a sample
 }
 
+// The parameters of a medianLatency.
 const (
 	medianSize     = 15
 	medianInterval = 48   // ticks, about 50 ms
 	firstLatency   = 30e6 // ns, of all endpoints before the first response
 )
 
+// read returns the median in ns.
 func (u *medianLatency) read() float32 { return math.Float32frombits(uint32(u.word.Load())) }
 
 // knownLatency describes an endpoint for refresh: its aged latency with a weight, for the median, and
@@ -170,7 +182,7 @@ type knownLatency struct {
 	errorRate       float32
 	missRate        float32 // of missed deadlines
 	missed          uint32  // consecutive missed deadlines
-	doubted         bool
+	doubted         bool    // by the level of its failures, see doubt
 }
 
 // peers holds the figures with which an endpoint's failures are compared. They are updated along
@@ -202,18 +214,24 @@ func (p *peers) missRate() float32 { return math.Float32frombits(p.misses.Load()
 // requests of others.
 func (p *peers) strained() bool { return math.Float32frombits(p.strain.Load()) > strainedRate }
 
+// strainedRate is the usual rate of errors, or the median rate of missed deadlines, above which the endpoints
+// count as strained.
 const strainedRate = 0.1
 
 // update computes the figures from a sample of the endpoints.
 func (p *peers) update(latencies []knownLatency) {
 	p.load.Store(math.Float32bits(failingLoadOf(latencies)))
 	const fullStreams = 8
+	// The mean number of responses in progress per endpoint.
 	streams := float32(0)
 	for _, k := range latencies {
 		streams += float32(k.streams) / float32(len(latencies))
 	}
+	// Stored as 1 − share, so that the zero value means a share of 1.
 	p.streams.Store(math.Float32bits(1 - fullStreams/max(streams, fullStreams)))
 	var room [medianSize + 1]uint32
+	// quantile returns the value below which one of so many parts of the endpoints lie. The order of the bits of
+	// non-negative floats is that of their values.
 	quantile := func(value func(knownLatency) uint32, parts int) uint32 {
 		values := room[:0]
 		for _, k := range latencies {
@@ -227,6 +245,7 @@ func (p *peers) update(latencies []knownLatency) {
 	p.errors.Store(quantile(errorRate, 4))
 	p.misses.Store(quantile(missRate, 4))
 	p.missed.Store(quantile(func(k knownLatency) uint32 { return k.missed }, 4))
+	// The endpoints are strained if the usual error rate is high, or if half of them miss deadlines.
 	p.strain.Store(max(p.errors.Load(), quantile(missRate, 2)))
 }
 
@@ -237,6 +256,7 @@ func (p *peers) update(latencies []knownLatency) {
 func (g *group) refresh(e *endpoint, now uint32, isFirst bool) {
 	word := g.median.word.Load()
 	age := since(now, uint32(word>>32)) // of the median
+	// A first sample should count at once, unless many endpoints get theirs at the same time.
 	isNew := isFirst && (age > 0 || g.len() <= medianSize)
 	if age < medianInterval && !isNew {
 		return
@@ -245,6 +265,7 @@ func (g *group) refresh(e *endpoint, now uint32, isFirst bool) {
 	latencies := g.appendKnown(buffer[:0], e, now)
 	for i := range g.sets { // add up to medianSize random others
 		r := g.sets[i].slots.Load()
+		// Only endpoints in the aperture get requests, so others have no recent samples.
 		n := g.aperture.limit(int(r.n.Load()))
 		if n == 0 {
 			continue
@@ -274,6 +295,7 @@ func (g *group) appendKnown(latencies []knownLatency, e *endpoint, now uint32) [
 		return latencies
 	}
 	p := g.params.Load()
+	// remaining, the share of the estimate that has not faded, is its weight in the median.
 	aged, remaining := p.curve.apply(float32(age), value, g.median.read())
 	waiting, streams := e.load()
 	return append(latencies, knownLatency{
@@ -307,6 +329,7 @@ func (g *group) pace(age uint32) {
 // cheap, because nothing is in flight there. It returns 0 if more than half of the endpoints are
 // doubted, because then there may be no better ones.
 func failingLoadOf(latencies []knownLatency) float32 {
+	// The load at least, and as a multiple of the mean of the healthy endpoints.
 	const atLeast, times = 50, 10
 	var busy, healthy int
 	for _, k := range latencies {
@@ -315,6 +338,7 @@ func failingLoadOf(latencies []knownLatency) float32 {
 			busy += int(k.busy)
 		}
 	}
+	// With most endpoints doubted, the mean of the others says little.
 	if 2*healthy < len(latencies) {
 		return 0
 	}
@@ -324,6 +348,7 @@ func failingLoadOf(latencies []knownLatency) float32 {
 // medianOf returns the weighted median of latencies, and sorts them by latency.
 func medianOf(latencies []knownLatency) float32 {
 	slices.SortFunc(latencies, func(a, b knownLatency) int { return cmp.Compare(a.latency, b.latency) })
+	// The median is where the weights of the lower latencies reach half of all weights.
 	var half float32
 	for _, k := range latencies {
 		half += k.weight / 2

@@ -43,16 +43,17 @@ const maxEvents = 1000
 // events holds one balancer's events. The methods must be called with the mutex of the balancer
 // held.
 type events struct {
-	f       func(Event) // may be nil
-	target  string
-	waiting []Event
-	running bool // a goroutine calls f
-	targetState
+	f           func(Event) // may be nil
+	target      string      // the target of every event
+	waiting     []Event     // events that f has not got yet
+	running     bool        // a goroutine calls f
+	targetState             // keeps a second TargetDown or TargetUp from following the first
 }
 
 // targetState is what the last event said about the whole target.
 type targetState uint8
 
+// Before the first answer of the resolver, a target is neither down nor up.
 const (
 	notKnown targetState = iota
 	targetIsDown
@@ -70,11 +71,14 @@ func (x *events) add(e Event) {
 // noteDown adds an event for n, which has become unready or ejected for the given reason, unless n is
 // only busy.
 func (b *Balancer[Req, Rsp]) noteDown(n *node[Req, Rsp], reason error) {
+	// Counted once, and not for an endpoint that is only at its limit.
 	if n.isDown || isBusy(reason) {
+		// Each endpoint is reported once until it is up again.
 		return
 	}
 	n.isDown = true
 	b.down++
+	// An ejection is reported as such, because the endpoint itself may still answer.
 	kind := EndpointDown
 	if _, ok := errors.AsType[*EjectedError](reason); ok {
 		kind = EndpointEjected
@@ -85,6 +89,7 @@ func (b *Balancer[Req, Rsp]) noteDown(n *node[Req, Rsp], reason error) {
 // isBusy reports whether reason may only mean that the endpoint is busy, as a limit's rejection does:
 // it is neither a breaker's nor caused by a failure, and the endpoint is not closed.
 func isBusy(reason error) bool {
+	// An error of another type is a plain poll result, or has details about a failure.
 	e, ok := errors.AsType[*layer.Error](reason)
 	if !ok {
 		return !hasDetails(reason)
@@ -108,6 +113,7 @@ func (b *Balancer[Req, Rsp]) noteUp(n *node[Req, Rsp]) {
 // starts the goroutine that calls the function, if events wait. It is called after each change to the
 // endpoints, with mu held.
 func (b *Balancer[Req, Rsp]) noteTarget() {
+	// Fail-fast depends on the same changes.
 	b.noteFailed()
 	x := &b.events
 	if x.f == nil {
@@ -118,11 +124,13 @@ func (b *Balancer[Req, Rsp]) noteTarget() {
 		x.targetState = targetIsUp
 		x.add(Event{Kind: TargetUp})
 	case !isUp && x.targetState != targetIsDown:
+		// While the target is resolved for the first time, it is not down.
 		if err := b.whyDown(); err != nil {
 			x.targetState = targetIsDown
 			x.add(Event{Kind: TargetDown, Err: err})
 		}
 	}
+	// One goroutine at a time calls the function, so that events stay in order.
 	if len(x.waiting) > 0 && !x.running {
 		x.running = true
 		go b.deliver()
@@ -140,6 +148,7 @@ func (b *Balancer[Req, Rsp]) whyDown() error {
 	case resolve.StateDoesNotExist:
 		return withCause(discover.ErrDoesNotExist, b.err)
 	}
+	// There are endpoints, but none is ready: the reason of the one that failed last tells most.
 	if n := b.lastUnready; n != nil {
 		return n.reason
 	}
@@ -153,6 +162,7 @@ func (b *Balancer[Req, Rsp]) deliver() {
 		b.mu.Lock()
 		next := b.events.waiting
 		b.events.waiting = nil
+		// running is cleared with mu held, so that no event is added in between without a goroutine.
 		if len(next) == 0 {
 			b.events.running = false
 		}
@@ -161,6 +171,7 @@ func (b *Balancer[Req, Rsp]) deliver() {
 			return
 		}
 		for _, e := range next {
+			// A panic of the function loses one event only.
 			_ = panics.Contain(func() { b.events.f(e) })
 		}
 	}

@@ -24,6 +24,7 @@ func (x *examined) add(e *endpoint, r reading) {
 	if x == nil {
 		return
 	}
+	// A retried pick may examine an endpoint twice.
 	for i := range x.endpoints {
 		if x.endpoints[i].endpoint == e {
 			x.endpoints[i].reading = r
@@ -50,6 +51,7 @@ func (b *Balancer[Req, Rsp]) explain(explanation *layer.Explanation, q query, ch
 	d := layer.Node{Name: "balance", State: layer.State{
 		{Key: "target", Value: b.target}, {Key: "pick", Value: b.policy.Load().Picker}, {Key: "cost", Value: b.policy.Load().Cost},
 	}}
+	// mu is held twice for a short time, rather than while the state is formatted.
 	b.mu.Lock()
 	d.State = append(d.State, b.apertures()...)
 	b.mu.Unlock()
@@ -70,6 +72,7 @@ func (b *Balancer[Req, Rsp]) explain(explanation *layer.Explanation, q query, ch
 // "chosen". The caller must hold mu.
 func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen *node[Req, Rsp]) layer.Node {
 	result := "higher cost"
+	// The order matters: the first reason that applies is shown.
 	switch {
 	case chosen != nil && x.endpoint == &chosen.endpoint:
 		result = "chosen"
@@ -112,6 +115,7 @@ func (b *Balancer[Req, Rsp]) showCost(cost float32) string {
 func (b *Balancer[Req, Rsp]) explainUnready() []layer.Node {
 	var unready []layer.Node
 	for _, n := range b.nodes {
+		// A list of all endpoints of a large target would be unreadable.
 		if len(unready) == maxUnready {
 			break
 		}
@@ -144,6 +148,7 @@ func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 			{Key: "ejected", Value: b.ejected}, {Key: "ejections", Value: b.ejections}, {Key: "ejections_skipped", Value: b.skipped},
 		}...)
 	}
+	// The services describe themselves after the lock is released, because they are user code.
 	err := b.err
 	b.mu.Unlock()
 	d := layer.Node{Name: "balance"}

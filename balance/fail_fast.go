@@ -18,6 +18,7 @@ func (b *Balancer[Req, Rsp]) noteFailed() {
 // hasFailed reports whether it is certain that no request can be served; see Config.FailFast. The caller
 // must hold mu.
 func (b *Balancer[Req, Rsp]) hasFailed() bool {
+	// Before the first answer only an error of the resolver is certain; an empty set may fill later.
 	switch b.state { //nolint:exhaustive // the other states have endpoints
 	case resolve.StatePending:
 		return b.err != nil
@@ -26,6 +27,7 @@ func (b *Balancer[Req, Rsp]) hasFailed() bool {
 	case resolve.StateDoesNotExist:
 		return true
 	}
+	// Endpoints that are down cannot be reached, are ejected, or have an open breaker. A busy one is not down.
 	return b.readyLen() == 0 && len(b.nodes) > 0 && b.down == len(b.nodes)
 }
 
@@ -45,6 +47,7 @@ func (b *Balancer[Req, Rsp]) failure() error {
 	if !b.failed.Load() {
 		return nil
 	}
+	// noneReady returns a node to ask, or the error itself.
 	n, err := b.noneReady()
 	if n == nil {
 		return err

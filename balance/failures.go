@@ -25,6 +25,7 @@ func (f *failures[Rsp]) use(c layer.Classifier[Rsp]) {
 // result is the classification of a response by the classifier.
 type result uint8
 
+// The order matters: results from failed on are failures, see isFailure.
 const (
 	success   result = iota
 	ignored          // neither a success nor a failure
@@ -34,10 +35,12 @@ const (
 	late             // a missed deadline that counts as a failure
 )
 
+// isFailure reports whether r counts as a failure of the endpoint.
 func (r result) isFailure() bool { return r >= failed }
 
 // classify returns the result of an outcome, as the classifier sees it.
 func (f *failures[Rsp]) classify(ctx context.Context, out layer.Outcome[Rsp]) result {
+	// Without a classifier, an error is a failure and everything else a success.
 	c := f.classifier.Load()
 	if c == nil {
 		if out.Err == nil {
@@ -54,6 +57,7 @@ func (f *failures[Rsp]) classify(ctx context.Context, out layer.Outcome[Rsp]) re
 		return throttled
 	case layer.Retryable:
 		return refused
+	// A Failure, like an unknown class, is failed.
 	case layer.Failure:
 	}
 	return failed
@@ -82,6 +86,7 @@ const (
 // penaltyAt returns the latency, in ns, that a failure costs at the given median latency: see
 // [Policy].Penalty. 0 means that failures do not affect costs.
 func (p *params) penaltyAt(median float32) float32 {
+	// A negative penalty means that failures do not affect costs.
 	if p.penalty != 0 {
 		return max(float32(p.penalty), 0)
 	}

@@ -57,6 +57,7 @@ func (i Instruments) bind() meters {
 		outlier:     i.Ejections.With("cause", "outlier"),
 		skipped:     i.EjectionsSkipped,
 	}
+	// Adding 0 makes each series exist from the start.
 	for _, metric := range []interface{ Add(delta float64) }{
 		m.ready, m.pending, m.reset, m.added, m.removed, m.rejected, m.consecutive, m.outlier, m.skipped,
 	} {
@@ -70,6 +71,7 @@ func (i Instruments) bind() meters {
 func (m *meters) updated(reset bool, added, changed, removed int) {
 	switch {
 	case added+changed+removed == 0:
+	// An update that lists all endpoints counts as one, and other updates by endpoint.
 	case reset:
 		m.reset.Add(1)
 	default:

@@ -51,6 +51,7 @@ type options[Rsp any] struct {
 func newOptions[Rsp any](cfg Config, opts []Option[Rsp]) options[Rsp] {
 	o := options[Rsp]{Config: cfg}
 	option.Apply(&o, opts)
+	// Only for a response with a body: others end when they are returned.
 	if o.complete == nil && layer.HasBody[Rsp]() {
 		o.complete = layer.AtEnd[Rsp]()
 	}

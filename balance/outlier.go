@@ -85,6 +85,7 @@ type OutlierDetection struct { //nolint:recvcheck // record runs per response
 // Validate returns an error that names every field that is out of range, or nil.
 func (p OutlierDetection) Validate() error {
 	var errs []error
+	// check adds an error for a field whose value is not allowed.
 	check := func(ok bool, field string, value any, want string) {
 		if !ok {
 			errs = append(errs, fmt.Errorf("balance: outlier detection: %s is %v, want %s", field, value, want))
@@ -102,6 +103,7 @@ func (p OutlierDetection) Validate() error {
 	return errors.Join(errs...)
 }
 
+// Limits and defaults of OutlierDetection.
 const (
 	maxInterval         = time.Hour // bounds the counts of an interval: see outlierState
 	stdevFactor         = 1.9       // the default of Envoy and gRPC
@@ -111,6 +113,7 @@ const (
 
 // minReady returns how many of n endpoints must stay ready.
 func (p OutlierDetection) minReady(n int) int {
+	// Floating-point errors must not round up.
 	const rounding = 1e-9 // 0.07 · 100 is more than 7
 	return max(1, int(math.Ceil(p.MinReady*float64(n)-rounding)))
 }
@@ -125,6 +128,7 @@ func (p OutlierDetection) orDefault() OutlierDetection {
 	return p
 }
 
+// enabled reports whether any detection is configured.
 func (p OutlierDetection) enabled() bool { return p.ConsecutiveFailures > 0 || p.Interval > 0 }
 
 // successRate counts an endpoint's responses in one interval, and how many of them were successes.
@@ -133,6 +137,7 @@ type successRate struct {
 	total, good uint64
 }
 
+// share returns the rate from 0 to 1. total must not be 0.
 func (s successRate) share() float64 { return float64(s.good) / float64(s.total) }
 
 // outliers returns the rates that are too low, in ascending order, and the mean of all rates. A rate is
@@ -143,6 +148,7 @@ func (p OutlierDetection) outliers(rates []successRate) (low []successRate, mean
 	if len(rates) < minEndpoints {
 		return nil, 0
 	}
+	// The lowest rates come first, because MinReady may stop the ejections. Addresses make the order certain.
 	slices.SortFunc(rates, func(a, b successRate) int {
 		return cmp.Or(cmp.Compare(a.share(), b.share()), a.id.Addr.Compare(b.id.Addr))
 	})
@@ -153,6 +159,7 @@ func (p OutlierDetection) outliers(rates []successRate) (low []successRate, mean
 	for _, r := range rates {
 		variance += (r.share() - mean) * (r.share() - mean) / float64(len(rates))
 	}
+	// Both conditions must hold, so the larger difference is the threshold.
 	threshold := max(stdevFactor*math.Sqrt(variance), p.MinDifference)
 	for _, r := range rates {
 		if mean-r.share() > threshold {
@@ -197,6 +204,7 @@ type outlierState struct {
 // count adds a response to the counts for the success rate. failed reports whether it was a
 // failure.
 func (o *outlierState) count(failed bool) {
+	// One response in the upper half, and one failure in the lower half.
 	delta := uint64(1 << 32)
 	if failed {
 		delta++
@@ -211,6 +219,7 @@ func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
 	switch {
 	case p.ConsecutiveFailures == 0 || r == throttled:
 	case r.isFailure():
+		// Equal, not above: of several concurrent failures, exactly one reports that the limit is reached.
 		row := e.outlier.row.Add(1)
 		e.status.mark()
 		return row == uint32(p.ConsecutiveFailures)
@@ -230,6 +239,7 @@ func (b *Balancer[Req, Rsp]) startComparing() {
 	if interval == 0 {
 		return
 	}
+	// Each comparison goroutine has its own context, so that stopComparing ends just that one.
 	var ctx context.Context
 	ctx, b.stopComparing = context.WithCancel(b.ctx)
 	go func() {
@@ -255,9 +265,11 @@ func (b *Balancer[Req, Rsp]) ejectOutliers() {
 	clear(b.rates) // so that removed endpoints can be collected
 	b.rates = b.rates[:0]
 	for _, n := range b.nodes {
+		// Reading and clearing in one step loses no response.
 		tally := n.outlier.tally.Swap(0)
 		r := successRate{endpoint: &n.endpoint, total: tally >> 32}
 		r.good = r.total - min(tally&(1<<32-1), r.total) // more failures than responses mean an overflow
+		// Without enough responses, a rate says little.
 		if n.isAvailable() && r.total >= uint64(detection.RequestVolume) {
 			b.rates = append(b.rates, r)
 		}
@@ -276,10 +288,12 @@ func (b *Balancer[Req, Rsp]) ejectOutliers() {
 func (b *Balancer[Req, Rsp]) ejectFailing(n *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// A new row begins after the ejection.
 	n.outlier.row.Store(0)
 	if b.eject(n, fmt.Sprintf("%d failures in a row", b.policy.Load().OutlierDetection.ConsecutiveFailures)) {
 		b.meters.consecutive.Add(1)
 		n.outlier.inRow = true
+		// If another node is to be probed next already, n follows by nextOutcast.
 		b.outcast.CompareAndSwap(nil, n)
 	}
 }
@@ -291,11 +305,13 @@ func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	if !n.isAvailable() {
 		return false
 	}
+	// Fewer ready endpoints would get even more requests each.
 	if b.isAtMinReady() || b.groupOf(&n.endpoint).peers.strained() || time.Since(b.start) < b.strainEnd {
 		b.skipped++
 		b.meters.skipped.Add(1)
 		return false
 	}
+	// A ready node is in a set, and an unready one may be in its turn.
 	switch n.status.setState(ejected) {
 	case ready:
 		b.leave(n)
@@ -313,7 +329,9 @@ func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	o.times++
 	o.last += max(0, min(detection.BaseEjectionTime, detection.MaxEjectionTime-o.last))
 	// Up to a tenth shorter, at random.
+	// draw has 64 random bits, of which a float64 can hold 53.
 	length := o.last - time.Duration(float64(o.last)*0.1*float64(b.group.draw()>>11)/(1<<53))
+	// endEjection recognizes its ejection by reason, because a later one has another.
 	reason := &EjectedError{Cause: cause, Until: time.Now().Add(length), Times: o.times}
 	n.reason = reason
 	o.end = time.AfterFunc(length, func() { b.endEjection(n, reason) })
@@ -340,8 +358,10 @@ func (b *Balancer[Req, Rsp]) endEjection(n *node[Req, Rsp], ejection *EjectedErr
 // layer.ErrClosed, and otherwise unready. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) readmit(n *node[Req, Rsp], reason error) {
 	b.clearEjection(n)
+	// It is probed like a new endpoint, with few requests at first.
 	n.status.setSamples(0)
 	if n.reason = reason; reason != nil {
+		// It is not ready, so it waits for its turn.
 		b.markUnready(n, reason)
 		return
 	}
@@ -357,6 +377,7 @@ func (b *Balancer[Req, Rsp]) clearEjection(n *node[Req, Rsp]) {
 	o := &n.outlier
 	o.end.Stop()
 	o.inRow = false
+	// This node is the one that would be probed next.
 	if b.outcast.Load() == n {
 		b.nextOutcast()
 	}
@@ -373,6 +394,7 @@ func (b *Balancer[Req, Rsp]) nextOutcast() {
 		if !n.outlier.inRow {
 			continue
 		}
+		// The node whose last probe is longest ago, by a difference modulo 1<<32.
 		if next == nil || cmp.Or(int(int32(n.probed.Load()-next.probed.Load())), n.id.Addr.Compare(next.id.Addr)) < 0 {
 			next = n
 		}
@@ -388,9 +410,11 @@ func (b *Balancer[Req, Rsp]) claimOutcast(n *node[Req, Rsp], q query) bool {
 		return false
 	}
 	waiting, _ := n.load()
+	// The pauses are counted in requests per ready endpoint, as an ejected node is in no set.
 	if !n.isDue(q.now, uint32(max(b.readyLen(), 1)), waiting) || !n.claimProbe(q.now) {
 		return false
 	}
+	// The request is counted as in flight here, because begin refuses an ejected node.
 	n.work.Add(oneRequest)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -406,6 +430,7 @@ func (b *Balancer[Req, Rsp]) forgiveOutcast(n *node[Req, Rsp]) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// An ejection for a low success rate ends only when its time is over.
 	if !n.outlier.inRow {
 		return
 	}

@@ -19,8 +19,8 @@ import (
 // Many balancers compare two random endpoints. The k slowest of n endpoints then get at least
 // C(k,2)/C(n,2) of the requests. SIMULATION.md shows the figures.
 type Picker struct {
-	name  string
-	start func(g *group) picker
+	name  string                // what String returns; rules with equal names count as equal in SetPolicy
+	start func(g *group) picker // makes the picker of a group; nil means the zero Picker
 }
 
 // picker is the implementation of a Picker for one balancer. pick may be called while the
@@ -46,6 +46,7 @@ func (p Picker) String() string {
 
 // newPicker returns a picker of this rule for the group g.
 func (p Picker) newPicker(g *group) picker {
+	// The zero value starts with the smallest aperture.
 	if p.start == nil {
 		g.aperture.width.Store(minAperture)
 		return &choices{g, maxExamined}
@@ -60,6 +61,7 @@ type choices struct {
 	k int
 }
 
+// joined and left do nothing, because the picker keeps no list of endpoints.
 func (*choices) joined(*endpoint) {}
 func (*choices) left(*endpoint)   {}
 
@@ -78,6 +80,7 @@ func (c *choices) pick(q query) *endpoint {
 			break
 		}
 	}
+	// The picked endpoint was the cheapest, so the aperture has too few idle ones.
 	if e != nil && e.inFlight() >= busyEndpoint {
 		c.aperture.widen(c.len())
 	}
@@ -96,7 +99,9 @@ func (c *choices) cheapestOfZones(q query) *endpoint {
 	if farBest == nil {
 		return nearBest
 	}
+	// As if zoneAdvantage more requests were in flight at the far endpoint.
 	farCost *= 1 + zoneAdvantage/float32(farBest.inFlight()+1)
+	// An untried endpoint comes first, and then the lower cost.
 	nearTried := q.attempts.Has(nearBest)
 	farTried := q.attempts.Has(farBest)
 	if nearBest == nil || nearTried && !farTried || nearTried == farTried && farCost < cost {
@@ -117,8 +122,10 @@ func (g *group) isEven() bool { return g.params.Load().cost == EWMA && !g.weight
 // pickAmong, it may pick an endpoint that the request has tried, and it records no explanation.
 func (c *choices) pickPlain(r *readySet, m moment) found {
 	s := r.slots.Load()
+	// One random number gives the order and all other chances of this pick.
 	random := c.draw()
 	n := c.aperture.limit(int(s.n.Load()))
+	// A small aperture is scanned in the array front, which is one memory access less for each endpoint.
 	if front := *s.front.Load(); n <= len(front) && n <= c.k {
 		return c.cheapestOf(front[:n], m, chanceOf(random))
 	}
@@ -134,6 +141,7 @@ type moment struct {
 
 // walk chooses which of an aperture's n endpoints a pick examines: k of them, in the order of w.
 func (c *choices) walk(n int, random uint64) (k int, w walk) {
+	// With a random start and stride, the first k indexes are a random sample.
 	k, w = min(c.k, n), newWalk(random, n)
 	if n <= c.k {
 		w.stride = 1 // a predictable order for a full scan
@@ -171,16 +179,19 @@ func (g *group) cheapest(s *slots, w walk, k int, q query, chance uint32) (best 
 	t := comparison{group: g, query: q, params: g.params.Load(), median: g.median.read(), weighted: g.weighted.Load(), chance: chance}
 	for visits := min(w.n, maxExamined); visits > 0 && k > 0; visits-- {
 		e := s.endpoints[w.next()].Load()
+		// The slot is empty for a moment while another goroutine changes the set.
 		if e == nil {
 			continue
 		}
 		if q.attempts.Has(e) {
+			// Tried endpoints are shown in an explanation, but do not compete.
 			q.examined.read(g, e, q.now)
 			continue
 		}
 		t.add(e)
 		k--
 	}
+	// A weight may be 0, by which nothing can be divided.
 	return t.best, t.cost / max(t.weight, math.SmallestNonzeroFloat32)
 }
 
@@ -211,9 +222,11 @@ const similar = 1.5
 // requests in flight count as tied, and each of them wins with a probability in proportion to its
 // weight.
 func (t *comparison) add(e *endpoint) {
+	// Each comparison needs its own chance: for the load of the new request, or for a draw among tied endpoints.
 	t.chance = nextChance(t.chance)
 	ownLoad := ownShare(t.chance)
 	random := ownLoad - 1
+	// With weights, the random number decides between tied endpoints instead of changing the load.
 	share := float32(1)
 	if t.weighted {
 		ownLoad, share = 1, t.params.weight(e, t.now)
@@ -225,6 +238,8 @@ func (t *comparison) add(e *endpoint) {
 	}
 	switch {
 	case t.best == nil:
+	// Tied with the best so far. Replacing it with probability share/tied gives each tied endpoint its share of the
+	// wins.
 	case t.weighted && busy == t.inFlight && cost < t.cost*similar && t.cost < cost*similar:
 		t.tied += share
 		if random*t.tied < share {
@@ -281,6 +296,8 @@ func (g *group) cheapestOf(endpoints []*endpoint, m moment, chance uint32) found
 	f := found{costBits: math.MaxUint32, chance: chance}
 	p := g.params.Load()
 	for {
+		// cheapestKnown stops at an endpoint that needs the full formula; costOf compares it, and the loop goes on
+		// after it.
 		var count int
 		if f, count = g.cheapestKnown(p, endpoints, m.now, f); count == len(endpoints) {
 			return f
@@ -301,6 +318,7 @@ func (g *group) cheapestOf(endpoints []*endpoint, m moment, chance uint32) found
 func (g *group) cheapestKnown(p *params, endpoints []*endpoint, now uint32, f found) (found, int) {
 	median := g.median.read()
 	fade := &p.curve
+	// Local copies, so that the loop reads no memory but the endpoints.
 	fresh := fade.fresh
 	slope := fade.slope
 	bend := fade.bend
@@ -311,6 +329,8 @@ func (g *group) cheapestKnown(p *params, endpoints []*endpoint, now uint32, f fo
 	for i, e := range endpoints {
 		status := e.status.word.Load()
 		word := e.latency.word.Load()
+		// The endpoint is not trusted or is suspected. Only one that is idle and new to the balancer still has a simple
+		// cost.
 		if status&trustedMask != trustedBits {
 			if word != 0 || !e.isIdleInitial(status) {
 				return f, i
@@ -324,12 +344,14 @@ func (g *group) cheapestKnown(p *params, endpoints []*endpoint, now uint32, f fo
 		f.chance = nextChance(f.chance)
 		latency := float32(minLatency)
 		if aged := math.Float32frombits(uint32(word)); aged > short {
+			// The decay curve of estimate, with the age in ticks.
 			ticks := float32(int32(age))
 			if aged += (aged - median) * (ticks * (ticks*bend - slope)); aged > minLatency {
 				latency = aged
 			}
 		}
 		streams := streamsOf(status)
+		// Waiting requests cost the latency each, and responses in progress the median: see costOf.
 		cost := latency * (float32(int32(e.inFlight())-streams) + ownShare(f.chance))
 		if streams != 0 {
 			cost += float32(streams) * median * g.peers.streamShare()
@@ -345,5 +367,6 @@ func (g *group) cheapestKnown(p *params, endpoints []*endpoint, now uint32, f fo
 // probed: no requests wait there, it is not suspected, and it began with initialSet samples, which
 // means that it is one of the balancer's first endpoints. status is the value of e.status.word.
 func (e *endpoint) isIdleInitial(status uint32) bool {
+	// The unsigned difference is this small only if e began with initialSet samples and is not suspected.
 	return status&trustedMask-initialSet<<samplesShift < probeSamples<<samplesShift && int32(e.inFlight()) == streamsOf(status)
 }

@@ -68,6 +68,7 @@ type Peer struct {
 // Validate returns an error that names every field that is out of range, or nil.
 func (p Policy) Validate() error {
 	var errs []error
+	// bad adds an error for a field.
 	bad := func(field string, value any, want string) {
 		errs = append(errs, fmt.Errorf("balance: policy: %s is %v, want %s", field, value, want))
 	}
@@ -93,6 +94,7 @@ func (p Policy) Validate() error {
 	return errors.Join(errs...)
 }
 
+// longestStart is the limit of Policy.SlowStart.
 const longestStart = 24 * time.Hour
 
 // orDefault returns p with the default value in each field that is 0. p must be valid.
@@ -126,12 +128,14 @@ func (b *Balancer[Req, Rsp]) SetPolicy(p Policy) error {
 	p = p.orDefault()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// After the end there is nothing to configure.
 	if b.ended.Load() != nil {
 		return nil
 	}
 	old := b.policy.Swap(&p)
 	for _, g := range b.groups {
 		g.setParams(p)
+		// Pickers with equal names are equal, and keep their state, such as the position of a round robin.
 		if p.Picker.String() != old.Picker.String() {
 			g.use(p.Picker)
 		}
@@ -139,6 +143,7 @@ func (b *Balancer[Req, Rsp]) SetPolicy(p Policy) error {
 	if p.OutlierDetection.Interval != old.OutlierDetection.Interval {
 		b.startComparing()
 	}
+	// Each endpoint is near or far by the new zone.
 	if p.Zone != old.Zone {
 		for _, n := range b.nodes {
 			b.update(n, n.info)

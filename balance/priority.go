@@ -26,6 +26,7 @@ func keyOf(e *resolve.Endpoint) groupKey {
 	return key
 }
 
+// compare orders keys as the groups are tried.
 func (k groupKey) compare(o groupKey) int {
 	return cmp.Or(cmp.Compare(k.priority, o.priority), cmp.Compare(k.locality, o.locality))
 }
@@ -57,8 +58,10 @@ type level struct {
 // needed. n must not be in a ready set, and the caller must hold mu.
 func (b *Balancer[Req, Rsp]) setGroup(n *node[Req, Rsp], e *resolve.Endpoint) {
 	key := keyOf(e)
+	// The first group has priority 0 without a locality, and always exists.
 	g := b.group
 	if key != g.key {
+		// groups is sorted by key.
 		i, found := slices.BinarySearchFunc(b.groups, key, func(g *group, k groupKey) int { return g.key.compare(k) })
 		if !found {
 			g = newGroup(*b.policy.Load(), b.group.random)
@@ -69,12 +72,14 @@ func (b *Balancer[Req, Rsp]) setGroup(n *node[Req, Rsp], e *resolve.Endpoint) {
 		g = b.groups[i]
 	}
 	old := b.groupAt(n)
+	// n leaves the count of its old group.
 	if n.counted {
 		old.size--
 	}
 	g.size++
 	n.counted = true
 	n.group.Store(g)
+	// All endpoints of a locality have the same weight. 0 means that it has none.
 	g.weights = max(e.LocalityWeight, 1)
 }
 
@@ -95,6 +100,7 @@ func (b *Balancer[Req, Rsp]) groupOf(e *endpoint) *group {
 // policy's [Peer]. It must be called whenever the ready sets or doubts have changed. The caller must
 // hold mu.
 func (b *Balancer[Req, Rsp]) divide() {
+	// The order of the first endpoints depends on the Peer.
 	if p := b.policy.Load().Peer; p.Count > 0 {
 		for _, g := range b.groups {
 			if g.moved {
@@ -103,17 +109,20 @@ func (b *Balancer[Req, Rsp]) divide() {
 			}
 		}
 	}
+	// Groups without endpoints are forgotten, except the first.
 	b.groups = slices.DeleteFunc(b.groups, func(g *group) bool { return g.size == 0 && g != b.group })
+	// With one group there is nothing to divide, and pickOne is faster.
 	if len(b.groups) == 1 && b.groups[0] == b.group {
 		b.division.Store(nil)
 		return
 	}
 	var levels []level
-	anyHealthy := false
+	anyHealthy := false // in any level
 	for _, g := range b.groups {
 		if g.size == 0 {
 			continue
 		}
+		// An endpoint that is ready but doubted is not healthy.
 		l := level{group: g}
 		for e := range g.endpoints() {
 			l.ready++
@@ -131,10 +140,12 @@ func (b *Balancer[Req, Rsp]) divide() {
 	}
 	t := &division{}
 	end := 0.0
+	// sharesOf returns parts of 1; ends are their cumulative sums as fractions of 1 << 32.
 	for i, share := range sharesOf(levels) {
 		t.groups = append(t.groups, levels[i].group)
 		end += share
 		t.ends = append(t.ends, uint64(end*(1<<32)))
+		// A group without a share gets no requests, so nothing would show that its doubted endpoints have recovered.
 		if share == 0 {
 			for e := range levels[i].endpoints() {
 				if e.level.Load() > 0 {
@@ -162,6 +173,7 @@ func sharesOf(levels []level) []float64 {
 		healthy := 0
 		size := 0
 		weight := 0.0
+		// All levels of the same priority, which are its localities.
 		for ; end < len(levels) && levels[end].key.priority == levels[first].key.priority; end++ {
 			l := levels[end]
 			healthy += l.healthy
@@ -183,6 +195,7 @@ func sharesOf(levels []level) []float64 {
 	for _, p := range priorities {
 		share := 0.0
 		if sum > 0 {
+			// If all priorities together are not fully healthy (sum < 1), each gets proportionally more.
 			share = min(p.health/min(sum, 1), rest)
 		}
 		rest -= share
@@ -215,6 +228,7 @@ func (b *Balancer[Req, Rsp]) pickOne(q query) *endpoint {
 // endpoint, it asks the other groups in order. Now and then it returns a doubted endpoint of a group
 // that gets no requests, as a probe.
 func (t *division) pick(q query) *endpoint {
+	// One random number chooses the group, and a doubted endpoint.
 	random := t.groups[0].draw()
 	if len(t.doubted) > 0 && q.mayProbe() {
 		e := t.doubted[int(random%uint64(len(t.doubted)))]
@@ -223,9 +237,11 @@ func (t *division) pick(q query) *endpoint {
 			return e
 		}
 	}
+	// The same key must always choose the same group.
 	if q.hasAffinity {
 		random = mix(q.affinity)
 	}
+	// ends is sorted; the upper 32 bits of random are compared with it.
 	first := slices.IndexFunc(t.ends, func(end uint64) bool { return random>>32 < end })
 	var best *endpoint
 	if first >= 0 {
@@ -233,6 +249,7 @@ func (t *division) pick(q query) *endpoint {
 			return best
 		}
 	}
+	// Only an endpoint that the request has not tried replaces one that it has tried.
 	for i, g := range t.groups {
 		if i == first || g.len() == 0 {
 			continue
@@ -260,6 +277,7 @@ func (t *division) describe() layer.State {
 		if g.key.locality != "" {
 			text += " " + g.key.locality
 		}
+		// In tenths of a percent, rounded down.
 		texts = append(texts, text+" "+strconv.FormatFloat(float64((t.ends[i]-start)*1000>>32)/10, 'g', 4, 64)+" %")
 		start = t.ends[i]
 	}
@@ -269,6 +287,7 @@ func (t *division) describe() layer.State {
 // readyLen returns the number of ready endpoints in all groups.
 func (b *Balancer[Req, Rsp]) readyLen() int {
 	t := b.division.Load()
+	// There is one group only, without priorities.
 	if t == nil {
 		return b.group.len()
 	}

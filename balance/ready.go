@@ -28,11 +28,13 @@ type slots struct {
 
 // clear makes the set empty. It must be called once before the set is used.
 func (r *readySet) clear() {
+	// Any small size would do: add doubles it when necessary.
 	s := &slots{endpoints: make([]atomic.Pointer[endpoint], 4)}
 	s.updateFront(0)
 	r.slots.Store(s)
 }
 
+// len returns the number of ready endpoints.
 func (r *readySet) len() int { return int(r.slots.Load().n.Load()) }
 
 // add adds e to the set, at a random position if the set is larger than minAperture, and otherwise at
@@ -40,12 +42,15 @@ func (r *readySet) len() int { return int(r.slots.Load().n.Load()) }
 func (r *readySet) add(e *endpoint, draw func() uint64) {
 	s := r.slots.Load()
 	i := int(s.n.Load())
+	// The new array is filled before readers see it.
 	if i == len(s.endpoints) {
 		s = s.grown()
 	}
 	e.slot = i
 	s.endpoints[i].Store(e)
 	s.n.Store(int64(i + 1))
+	// Swapping with a random place keeps the order random, so that each endpoint has the same chance to be in the
+	// aperture.
 	if i >= minAperture {
 		s.swap(i, int(draw()%uint64(i+1)))
 	}
@@ -53,7 +58,7 @@ func (r *readySet) add(e *endpoint, draw func() uint64) {
 	r.slots.Store(s)
 }
 
-// swap exchanges the endpoints in two slots.
+// swap exchanges the endpoints in the slots i and j, which may be the same slot.
 func (s *slots) swap(i, j int) {
 	a := s.endpoints[i].Load()
 	b := s.endpoints[j].Load()
@@ -76,6 +81,8 @@ func (s *slots) grown() *slots {
 // remove removes e from the set. The last endpoint moves to the slot of e.
 func (r *readySet) remove(e *endpoint) {
 	s := r.slots.Load()
+	// The last endpoint fills the gap. The count falls before the slot is cleared, so that readers rarely find it
+	// empty.
 	last := s.n.Load() - 1
 	moved := s.endpoints[last].Load()
 	moved.slot = e.slot
@@ -92,6 +99,7 @@ func (s *slots) updateFront(i int) {
 	if i >= maxExamined {
 		return
 	}
+	// A new slice, because pickers read the old one without a lock.
 	front := make([]*endpoint, min(int(s.n.Load()), maxExamined))
 	for i := range front {
 		front[i] = s.endpoints[i].Load()
@@ -107,6 +115,7 @@ type walk struct{ start, index, stride, n int }
 // newWalk returns a walk over n indexes. random chooses its start and its stride.
 func newWalk(random uint64, n int) walk {
 	start := int(uint64(uint32(random)) * uint64(n) >> 32)
+	// Up to n−1: a stride of n would stay at the same index.
 	stride := 1
 	if n > 2 {
 		stride += int(random >> 32 * uint64(n-1) >> 32)
@@ -117,6 +126,7 @@ func newWalk(random uint64, n int) walk {
 // next returns the next index.
 func (w *walk) next() int {
 	i := w.index
+	// Indexes beyond the end continue at the beginning.
 	if w.index += w.stride; w.index >= w.n {
 		w.index -= w.n
 	}
@@ -152,6 +162,7 @@ func (n *node[Req, Rsp]) poll() error {
 // calls its Ready: see maxTurns. If reason matches layer.ErrClosed, n becomes closed instead, which is
 // final. n must not be in a ready set, and the caller must hold mu.
 func (b *Balancer[Req, Rsp]) markUnready(n *node[Req, Rsp], reason error) {
+	// lastUnready is the source of the newest reason for a rejection.
 	n.reason, b.lastUnready, n.unreadySince = reason, n, b.now()
 	defer b.count()
 	b.noteDown(n, reason)
@@ -165,6 +176,7 @@ func (b *Balancer[Req, Rsp]) markUnready(n *node[Req, Rsp], reason error) {
 	}
 	n.queued = true
 	b.waiting = append(b.waiting, n)
+	// Otherwise one of the running goroutines takes n when its turn comes.
 	if b.turns < maxTurns {
 		b.turns++
 		go b.runTurns()
@@ -188,12 +200,14 @@ func (b *Balancer[Req, Rsp]) runTurns() {
 func (b *Balancer[Req, Rsp]) next() (context.Context, *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// The oldest comes first. Nodes that became ready, ejected or removed meanwhile are skipped.
 	for len(b.waiting) > 0 && b.ctx.Err() == nil {
 		n := b.waiting[0]
 		b.waiting[0] = nil
 		b.waiting = b.waiting[1:]
 		if n.status.state() == unready {
 			var ctx context.Context
+			// n.stop ends the turn: see endTurn.
 			ctx, n.stop = context.WithCancel(b.ctx)
 			return ctx, n
 		}
@@ -210,7 +224,7 @@ func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 	limit := b.limitTurn(ctx, n)
 	err := n.ready(ctx)
 	for failures := 0; err != nil && !errors.Is(err, layer.ErrClosed); failures++ {
-		// ctx has ended, or Ready returned an error before that.
+		// Ready returned an error although ctx has not ended, or ctx has ended and Sleep returns at once.
 		if backoff.Sleep(ctx, pause.Delay(failures)) != nil {
 			break
 		}
@@ -220,11 +234,13 @@ func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 	limit.Stop()
 	n.endTurn()
 	switch {
+	// The node was ejected, removed or made ready by another goroutine.
 	case n.status.state() != unready:
 		n.queued = false
 	case err == nil || errors.Is(err, layer.ErrClosed):
 		n.queued = false
 		b.endWait(n, err)
+	// The turn has ended without a result, so n waits for its next one.
 	default:
 		b.waiting = append(b.waiting, n)
 	}
@@ -232,6 +248,7 @@ func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 	b.changed.Wake()
 }
 
+// pause is the time between two calls of Ready that fail at once.
 var pause = backoff.Backoff{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 
 // limitTurn starts a timer that ends the turn of n after turnTime if another endpoint waits.
@@ -295,6 +312,7 @@ func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 // requests yet, or was unready for at least as long as a slow start takes.
 func (b *Balancer[Req, Rsp]) beginSlow(n *node[Req, Rsp]) {
 	length := tick(b.policy.Load().SlowStart)
+	// A node that got no requests is new, and one that was away for so long may have lost its caches.
 	if now := b.now(); length > 0 && (n.picks() == 0 || since(now, n.unreadySince) >= length) {
 		n.beginSlowStart(now)
 	}
@@ -305,9 +323,11 @@ func (b *Balancer[Req, Rsp]) beginSlow(n *node[Req, Rsp]) {
 // was the last available node, all ejections end.
 func (b *Balancer[Req, Rsp]) finish(n *node[Req, Rsp]) {
 	n.end()
+	// Only an unready node may become ready by a free slot.
 	if n.status.state() != unready {
 		return
 	}
+	// The finished request may have freed a slot.
 	if n.poll() == nil {
 		b.leaveTurn(n, nil)
 		return

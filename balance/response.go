@@ -41,6 +41,7 @@ func (b *Balancer[Req, Rsp]) exchange(
 		balancer: b, node: n, ctx: ctx, start: start, rsp: rsp,
 		headers: b.failures.classify(ctx, layer.Outcome[Rsp]{Response: rsp}),
 	}
+	// SampleHeaders does not wait for the first byte.
 	if b.policy.Load().Sample == SampleHeaders {
 		x.take()
 	}
@@ -49,9 +50,12 @@ func (b *Balancer[Req, Rsp]) exchange(
 
 // take records the latency and counts the response as in progress. Only the first call counts.
 func (x *exchange[Req, Rsp]) take() {
+	// The Load keeps all but the first call from writing to the shared word.
 	if x.stage.Load() == unsampled && x.stage.CompareAndSwap(unsampled, sampled) {
+		// Kept in case the response fails later: see End.
 		x.oldLatency = math.Float32frombits(uint32(x.node.latency.word.Load()))
 		x.balancer.addResponse(x.node, x.start, x.headers)
+		// From now on, the request is a response in progress and no longer waits.
 		x.node.status.stream(1)
 	}
 }
@@ -59,6 +63,7 @@ func (x *exchange[Req, Rsp]) take() {
 // observe registers the exchange as the observer of rsp and returns the response to pass on. If the
 // Completion panics, the exchange ends without a result.
 func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
+	// Stays false if the completion panics: then the request counts as canceled.
 	observed := false
 	defer func() {
 		if !observed {
@@ -73,6 +78,7 @@ func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
 // cancel ends the exchange without recording its result, after the function of WithCompletion
 // panicked.
 func (x *exchange[Req, Rsp]) cancel() {
+	// Swap makes cancel and End exclude each other.
 	stage := x.stage.Swap(finished)
 	if stage == sampled {
 		x.node.status.stream(-1)
@@ -100,11 +106,13 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	}
 	defer x.balancer.finish(x.node)
 	out := layer.Outcome[Rsp]{Response: x.rsp, Err: err, Ended: err == nil}
+	// The latency was not recorded before, for example because no byte has arrived.
 	if stage == unsampled {
 		x.balancer.observe(x.ctx, x.node, x.start, out, x.headers)
 		return
 	}
 	x.node.status.stream(-1)
+	// The headers decide first: a failure stays one, whatever the body does.
 	r := x.headers
 	switch {
 	case r.isFailure():
@@ -130,13 +138,15 @@ func (b *Balancer[Req, Rsp]) observe(
 	ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp], headers result,
 ) {
 	switch {
-	// The request was cut off. Its latency is unknown, but it is at least the time until now.
+	// The request was cut off by its caller or its deadline. Its latency is unknown, but it is at least the time until
+	// now.
 	case out.Err != nil && ctx.Err() != nil:
 		r := headers
 		if !r.isFailure() {
 			r = b.missed(ctx, n, start, out)
 		}
 		if b.isLong(n, start) {
+			// The time so far is a sample only if it is longer than expected.
 			b.record(n, start)
 		}
 		if r.isFailure() {
@@ -160,15 +170,18 @@ func (b *Balancer[Req, Rsp]) observeResponse(ctx context.Context, n *node[Req, R
 // a failure of the endpoint, by the rules for missed deadlines in [OutlierDetection], and otherwise
 // ignored.
 func (b *Balancer[Req, Rsp]) missed(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) result {
+	// The caller has gone, or the classifier does not call a deadline a failure.
 	if !b.failures.classify(ctx, out).isFailure() {
 		return ignored
 	}
+	// The record now contains a miss, so successes must look at it.
 	n.status.mark()
 	g := b.groupOf(&n.endpoint)
+	// A deadline of less than two medians may be too short for any endpoint.
 	long := time.Since(b.start)-start > 2*time.Duration(g.median.read())
 	counts := n.missDeadline(long, &g.peers, n.picks()) && !g.peers.strained()
 	now := b.now()
-	g.refresh(&n.endpoint, now, false)
+	g.refresh(&n.endpoint, now, false) // not a first sample
 	b.relieve(g, now)
 	if !counts {
 		if n.missed.Load() >= minShortRow {
@@ -183,9 +196,11 @@ func (b *Balancer[Req, Rsp]) missed(ctx context.Context, n *node[Req, Rsp], star
 // latency of a failure counts only if it is longer than expected, because an endpoint that fails fast
 // is not fast.
 func (b *Balancer[Req, Rsp]) addResponse(n *node[Req, Rsp], start time.Duration, r result) {
+	// A response ends the row of missed deadlines.
 	if n.status.word.Load()&badRecord != 0 {
 		n.missed.Store(0)
 	}
+	// A fast failure still counts as a response, so that a new endpoint gets more requests.
 	switch {
 	case r == success, b.isLong(n, start):
 		b.record(n, start)
@@ -214,6 +229,7 @@ func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start time.Duration) {
 	now := time.Since(b.start)
 	latency := now - start
 	minWeight := sampleWeight
+	// An early sample may replace a slow first one, which included connecting.
 	if n.status.samples() != allSamples {
 		minWeight = earlyWeight
 		n.status.addSample()
@@ -221,10 +237,13 @@ func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start time.Duration) {
 	g := b.groupOf(&n.endpoint)
 	first := n.latency.record(latency, tick(now), g.params.Load().curve.decay, minWeight)
 	g.refresh(&n.endpoint, tick(now), first)
+	// Below minLatency, differences are noise.
 	slow := time.Duration(max(g.median.read(), minLatency)) * slowFactor
+	// Both this response and the estimate are slow, so it is no single outlier.
 	if latency > slow && b.expected(&n.endpoint, tick(now)) > slow {
 		b.leaveAperture(&n.endpoint)
 	}
+	// A doubted endpoint may be outside the aperture, where picks never probe it.
 	if b.displaced.Load() {
 		b.recall(g, tick(now))
 	}
@@ -237,9 +256,11 @@ func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result, start time.Dura
 		return
 	}
 	detection := &b.policy.Load().OutlierDetection
+	// Outlier detection compares success rates by these counts.
 	if detection.Interval > 0 {
 		n.outlier.count(r.isFailure())
 	}
+	// Most responses are successes of endpoints with a clean record, which need nothing else.
 	if r.isFailure() || n.status.word.Load()&(suspected|badRecord) != 0 {
 		b.react(n, r, start)
 		if detection.record(&n.endpoint, r) {
@@ -263,16 +284,19 @@ func (b *Balancer[Req, Rsp]) reject() error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// A poll that names a cause is a failure, so operators are told.
 	if e, ok := errors.AsType[*layer.Error](reason); ok && e.Err != nil && n.status.state() == unready {
 		b.noteDown(n, reason) // it may have been busy before
 		b.noteTarget()
 	}
+	// A poll may say no more than "not ready".
 	if n.reason != nil && !hasDetails(reason) {
 		reason = n.reason
 	}
 	return b.unready(n, reason)
 }
 
+// zeroOf returns the reason of a rejection while none of n endpoints is ready.
 func zeroOf(n int) string { return fmt.Sprintf("0 of %d endpoints ready", n) }
 
 // notReady returns a rejection by b. cause may be nil.
@@ -300,6 +324,7 @@ func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
 	case resolve.StateDoesNotExist:
 		return nil, b.rejection("", withCause(discover.ErrDoesNotExist, b.err))
 	}
+	// The last unready node has the newest reason. An ejected one is not polled.
 	if n := b.lastUnready; n != nil && n.status.state() != ejected {
 		return n, nil
 	}
@@ -326,8 +351,10 @@ type endpointError struct{ err error }
 
 func (e endpointError) Error() string { return e.err.Error() }
 
+// Is makes errors.Is find the errors in the tree, except those that speak of the endpoint alone.
 func (e endpointError) Is(target error) bool {
 	return target != layer.ErrClosed && target != layer.ErrFailFast && errors.Is(e.err, target)
 }
 
+// As makes errors.As find the errors in the tree.
 func (e endpointError) As(target any) bool { return errors.As(e.err, target) }

@@ -35,10 +35,12 @@ func ConsistentHash(bound float64) Picker {
 	}
 	bound = max(bound, leastBound)
 	return Picker{fmt.Sprintf("hash, bound %g", bound), func(g *group) picker {
+		// Requests without affinity use the zero Picker.
 		return &hashing{group: g, ring: newRing(), bound: bound, draws: draws(bound), fallback: Picker{}.newPicker(g)}
 	}}
 }
 
+// The default and the least bound, and the length of a search on the ring.
 const (
 	usualBound = 1.25
 	leastBound = 1.05
@@ -60,6 +62,7 @@ type hashing struct {
 	fallback      picker // for requests without affinity
 }
 
+// joined and left keep the ring up to date with the ready endpoints.
 func (h *hashing) joined(e *endpoint) { h.ring.add(e) }
 func (h *hashing) left(e *endpoint)   { h.ring.remove(e) }
 
@@ -72,6 +75,7 @@ func (h *hashing) pick(q query) *endpoint {
 	if !q.hasAffinity {
 		return h.fallback.pick(q)
 	}
+	// e is the first endpoint on the ring, which gets the request if all are full.
 	e, found := h.searchRing(q)
 	if found || e == nil {
 		return e
@@ -81,6 +85,7 @@ func (h *hashing) pick(q query) *endpoint {
 			return next
 		}
 	}
+	// The old count may be too low, so that endpoints with room look full.
 	h.recount(q.now)
 	if next, found := h.searchRing(q); found {
 		return next
@@ -97,14 +102,17 @@ func (h *hashing) pick(q query) *endpoint {
 // result is true.
 func (h *hashing) searchRing(q query) (first *endpoint, found bool) {
 	var last *endpoint
-	tried := false
+	tried := false // an endpoint was left out, because the request has tried it
 	t := h.ring.table.Load()
+	// The place of a key is mixed as those of the endpoints are.
 	i := t.find(mix(q.affinity))
 	for range hops {
 		var e *endpoint
 		if e, i = t.next(i); e == nil {
 			break
 		}
+		// Neighboring points often belong to the same endpoint. Points of endpoints that have just left may still be
+		// there.
 		if e == last || e.status.state() != ready {
 			continue
 		}
@@ -131,6 +139,7 @@ func (h *hashing) anywhere(q query) *endpoint {
 	random := h.draw()
 	t := h.ring.table.Load()
 	for i := range h.draws {
+		// A random place on the ring hits an endpoint in proportion to its points.
 		e, _ := t.next(t.find(place(random, i)))
 		if e == nil {
 			return nil
@@ -158,12 +167,14 @@ type inFlightCount struct {
 	word atomic.Uint64 // bits 63..32: tick of the count; bits 31..0: number of requests
 }
 
+// countSample is how many endpoints are examined to estimate the mean load.
 const countSample = 256
 
 // inFlight returns the number of requests in flight at all endpoints, as counted in this tick. The
 // first caller in a tick counts; concurrent callers use the old count.
 func (h *hashing) inFlight(now uint32) uint64 {
 	word := h.inFlightCount.word.Load()
+	// The compare-and-swap sets the tick and keeps the count, so that only one goroutine counts per tick.
 	if since(now, uint32(word>>32)) > 0 && h.inFlightCount.word.CompareAndSwap(word, word&math.MaxUint32|uint64(now)<<32) {
 		return h.recount(now)
 	}
@@ -180,6 +191,7 @@ func (h *hashing) recount(now uint32) uint64 {
 // count returns the number of requests in flight at all endpoints. With more than countSample, it
 // counts at a random sample of that size, and scales the result up.
 func (h *hashing) count() uint64 {
+	// The two sets are counted as if they were one: indexes up to nearby are in the first.
 	nearSlots := h.sets[near].slots.Load()
 	farSlots := h.sets[far].slots.Load()
 	nearby := int(nearSlots.n.Load())
@@ -198,9 +210,11 @@ func (h *hashing) count() uint64 {
 			points += pointsOf(e.plainWeight())
 		}
 	}
+	// All endpoints were counted, or none was found.
 	if n <= countSample || points == 0 {
 		return requests
 	}
+	// Scaled by points and not by endpoints, because endpoints with a higher weight get more requests.
 	return uint64(math.Round(float64(requests) * float64(h.ring.points.Load()) / float64(points)))
 }
 
@@ -212,6 +226,7 @@ func (h *hashing) hasRoom(e *endpoint, now uint32) bool {
 		return true
 	}
 	points, total := pointsOf(e.plainWeight()), int(h.ring.points.Load())
+	// An endpoint with all points is the only one.
 	return points >= total || float64(inFlight) < capacity(h.bound, h.inFlight(now), points, total)
 }
 
@@ -260,6 +275,7 @@ func mix(x uint64) uint64 {
 // address gets the same seed as the IPv4 address.
 func seed(addr netip.AddrPort) uint64 {
 	h := fnv.New64a()
+	// FNV-1a of the text, as the comment of gamma defines it.
 	_, _ = h.Write(netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()).AppendTo(nil)) // never fails
 	return h.Sum64()
 }
@@ -294,17 +310,20 @@ type slot struct {
 // slots. They are for points that are in a later slot than slotOf returns.
 const leastSlots = 64
 
+// newRing returns a ring without endpoints.
 func newRing() *ring {
 	r := &ring{counts: make(map[*endpoint]int)}
 	r.table.Store(newTable(leastSlots))
 	return r
 }
 
+// newTable returns an empty table with size slots, and some more, so that a search need not wrap around.
 func newTable(size int) *table { return &table{size, make([]slot, size+leastSlots)} }
 
 // slotOf returns the slot index for a point at the place pos on the ring, which is pos·size/2⁶⁴.
 // If the slot is taken, the point is in one of the next ones.
 func (t *table) slotOf(pos uint64) int {
+	// The upper half of the product is pos·size/2⁶⁴.
 	i, _ := bits.Mul64(pos, uint64(t.size))
 	return int(i)
 }
@@ -313,6 +332,7 @@ func (t *table) slotOf(pos uint64) int {
 // this point, it returns the empty slot; next then goes on from there.
 func (t *table) find(pos uint64) int {
 	i := t.slotOf(pos)
+	// The points are sorted, so the search ends at the first place that is not before pos.
 	for i < len(t.slots) && t.slots[i].e.Load() != nil && t.slots[i].pos.Load() < pos {
 		i++
 	}
@@ -323,6 +343,7 @@ func (t *table) find(pos uint64) int {
 // last slot, it continues at the first one. It returns nil if the table is empty.
 func (t *table) next(i int) (*endpoint, int) {
 	for range t.slots {
+		// The ring is closed: after the last slot comes the first one.
 		if i == len(t.slots) {
 			i = 0
 		}
@@ -338,10 +359,12 @@ func (t *table) next(i int) (*endpoint, int) {
 // empty one. Points at the same place, of endpoints that share an address, are in the order of their
 // IDs. insert returns t, or a larger copy of it if the last slot is taken.
 func (t *table) insert(pos uint64, e *endpoint) *table {
+	// A point may move beyond the last slot, so there must be a free one.
 	if t.slots[len(t.slots)-1].e.Load() != nil {
 		t = &table{t.size, append(slices.Clip(t.slots), make([]slot, leastSlots)...)}
 	}
 	i := t.find(pos)
+	// Points at the same place are ordered by ID, so that all balancers agree.
 	for o := t.slots[i].e.Load(); o != nil && t.slots[i].pos.Load() == pos && fmt.Sprint(o.id) < fmt.Sprint(e.id); o = t.slots[i].e.Load() {
 		i++
 	}
@@ -362,12 +385,14 @@ func (t *table) insert(pos uint64, e *endpoint) *table {
 // slot or a point that must not move back, because it is in the slot for its place.
 func (t *table) remove(at uint64, e *endpoint) {
 	i := t.find(at)
+	// Several endpoints may have a point at this place.
 	for t.slots[i].e.Load() != e {
 		i++
 	}
 	for ; i+1 < len(t.slots); i++ {
 		next := t.slots[i+1].e.Load()
 		nextPos := t.slots[i+1].pos.Load()
+		// A point in its own slot must stay there, because find begins at that slot.
 		if next == nil || t.slotOf(nextPos) == i+1 {
 			break
 		}
@@ -385,6 +410,7 @@ func (r *ring) add(e *endpoint) {
 	}
 	n := pointsOf(e.plainWeight())
 	r.counts[e] = n
+	// The table is resized for all new points before they are inserted.
 	t := r.resized(int(r.points.Add(int64(n))))
 	s := seed(e.id.Addr)
 	for i := range n {
@@ -403,6 +429,7 @@ func (r *ring) remove(e *endpoint) {
 	for i := range n {
 		t.remove(place(s, i), e)
 	}
+	// The points may be so few now that a smaller table is enough.
 	r.table.Store(r.resized(int(r.points.Add(-int64(n)))))
 }
 
@@ -411,6 +438,7 @@ func (r *ring) remove(e *endpoint) {
 // points. The smallest table, of leastSlots, may be emptier.
 func (r *ring) resized(points int) *table {
 	t := r.table.Load()
+	// Between a quarter and three quarters, the table is neither too sparse nor too full.
 	if 4*points <= 3*t.size && (4*points >= t.size || t.size == leastSlots) {
 		return t
 	}

@@ -15,7 +15,9 @@ func RoundRobin() Picker {
 		var counter atomic.Uint64
 		return rotation{
 			g,
+			// The next position, which wraps at the number of ready endpoints.
 			func(n int) int { return int((counter.Add(1) - 1) % uint64(n)) },
+			// Multiples of the golden ratio spread a heavy endpoint's turns evenly.
 			func() float64 { return fraction((counter.Add(1) - 1) * golden) },
 		}
 	}}
@@ -38,6 +40,7 @@ func Random() Picker {
 	return Picker{"random", func(g *group) picker {
 		return rotation{
 			g,
+			// Multiplying by n and shifting is faster than a remainder.
 			func(n int) int { return int(uint64(uint32(g.draw())) * uint64(n) >> 32) },
 			func() float64 { return fraction(g.draw()) },
 		}
@@ -59,6 +62,7 @@ func (r rotation) position(s *slots, n int) int {
 	if !r.weighted.Load() {
 		return r.place(n)
 	}
+	// The weights may differ, but if all are equal, the plain order is enough.
 	total := 0.0
 	lightest := math.Inf(1)
 	heaviest := 0.0
@@ -71,6 +75,7 @@ func (r rotation) position(s *slots, n int) int {
 	if lightest >= heaviest {
 		return r.place(n)
 	}
+	// Walk along the weights to the endpoint in whose part offset lies.
 	offset := r.share() * total
 	for i := range n {
 		if e := s.endpoints[i].Load(); e != nil {
@@ -82,6 +87,7 @@ func (r rotation) position(s *slots, n int) int {
 	return n - 1 // weights have changed
 }
 
+// joined and left do nothing, because a rotation keeps no list of endpoints.
 func (rotation) joined(*endpoint) {}
 func (rotation) left(*endpoint)   {}
 
@@ -103,6 +109,7 @@ func (r rotation) pick(q query) *endpoint {
 			if e != nil && !q.attempts.Has(e) {
 				return e
 			}
+			// Returned if the request has tried all of them.
 			if first == nil {
 				first = e
 			}

@@ -43,6 +43,7 @@ func Endpoints[Req, Rsp any](
 			ctx: ctx, target: target, mk: mk, options: o,
 			members: make(map[netip.AddrPort]*member[Req, Rsp]),
 		}
+		// Also after a panic of the consumer: no member stays in use.
 		defer w.release()
 		w.run(r, yield)
 	}
@@ -68,8 +69,10 @@ type watch[Req, Rsp any] struct {
 // until ctx ends, so that the endpoints stay. If the consumer panics, the panic continues after r has
 // returned.
 func (w *watch[Req, Rsp]) run(r resolve.Resolver, yield func(Change[Req, Rsp]) bool) {
+	// finished: the sequence must end now, rather than wait for ctx.
 	finished := false
 	var consumerErr error
+	// Do turns a panic of the resolver into err.
 	err := panics.Do("the resolver", func() error {
 		var set resolve.Set
 		for u, err := range r.Resolve(w.ctx, w.target) {
@@ -79,9 +82,11 @@ func (w *watch[Req, Rsp]) run(r resolve.Resolver, yield func(Change[Req, Rsp]) b
 			if err != nil {
 				w.fail(err)
 			} else {
+				// All kinds but Add and Remove list the whole set.
 				w.apply(set.Apply(u), u.Kind != resolve.Add && u.Kind != resolve.Remove)
 			}
 			// A panic of the consumer must not be taken for one of the resolver.
+			// So it is caught here, kept in consumerErr and raised again after the resolver has returned.
 			consumerErr = panics.Contain(func() { finished = !w.emit(yield) })
 			if finished = finished || errors.Is(err, resolve.ErrUnresolvable); finished || consumerErr != nil {
 				return nil
@@ -90,8 +95,10 @@ func (w *watch[Req, Rsp]) run(r resolve.Resolver, yield func(Change[Req, Rsp]) b
 		return nil
 	})
 	switch {
+	// Raised again outside of Do, so that it reaches the consumer's code.
 	case consumerErr != nil:
 		panic(consumerErr)
+	// The resolver has panicked. The consumer learns that by a last Change.
 	case err != nil:
 		w.fail(fmt.Errorf("resolve %q: %w", w.target, err))
 		finished = !w.emit(yield)
@@ -110,6 +117,7 @@ func (w *watch[Req, Rsp]) fail(err error) {
 		for _, addr := range slices.SortedFunc(maps.Keys(w.members), netip.AddrPort.Compare) {
 			w.remove(w.members[addr])
 		}
+		// The set is unknown, as before the first answer.
 		w.next.State = resolve.StatePending
 	}
 }
@@ -118,16 +126,19 @@ func (w *watch[Req, Rsp]) fail(err error) {
 // as changes in w.next, for the method emit to yield. reset reports whether the update listed all
 // endpoints of the target.
 func (w *watch[Req, Rsp]) apply(diff resolve.Diff, reset bool) {
+	// The end of an error is a change too, even if the endpoints are the same.
 	w.changed = w.next.Err != nil || diff.Before != diff.After
 	w.next.Err, w.next.Reset, w.next.State = nil, reset, diff.After
 	for _, e := range diff.Removed { // before Added, because an address may be in both
 		w.remove(w.members[e.Addr])
 	}
 	for _, e := range diff.Added {
+		// MakeService is called here, in the order of the addresses.
 		m := w.newMember(e)
 		w.members[e.Addr] = m
 		w.next.Added = append(w.next.Added, m.current)
 	}
+	// The member stays, with its connections and statistics. Only what describes it is replaced.
 	for _, e := range diff.Changed {
 		m := w.members[e.Addr]
 		m.current = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: m}
@@ -139,6 +150,7 @@ func (w *watch[Req, Rsp]) apply(diff resolve.Diff, reset bool) {
 func (w *watch[Req, Rsp]) remove(m *member[Req, Rsp]) {
 	delete(w.members, m.current.Addr)
 	w.next.Removed = append(w.next.Removed, m.current)
+	// Retired by emit, after the consumer has received the change.
 	w.removed = append(w.removed, m)
 }
 
@@ -149,6 +161,7 @@ func (w *watch[Req, Rsp]) emit(yield func(Change[Req, Rsp]) bool) bool {
 		return true
 	}
 	c := w.next
+	// State and Err stay for the next Change. The lists are the consumer's now.
 	w.next, w.changed = Change[Req, Rsp]{State: c.State, Err: c.Err}, false
 	// Only after that may removed endpoints reject requests: before, the consumer may still choose
 	// them.

@@ -69,14 +69,17 @@ func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[R
 	if err := p.Validate(); err != nil {
 		panic("discover: " + err.Error())
 	}
+	// Zero fields get their defaults after the check, so that Validate sees what the caller wrote.
 	p.Interval, p.Timeout = cmp.Or(p.Interval, 5*time.Second), cmp.Or(p.Timeout, time.Second)
 	p.Healthy, p.Unhealthy = cmp.Or(p.Healthy, 1), cmp.Or(p.Unhealthy, 3)
+	// One MakeService may serve several targets. Only endpoints of one target count together.
 	groups := new(share.Group[string, *healthGroup])
 	return func(ctx context.Context, t Target) layer.Service[Req, Rsp] {
 		inner := mk(ctx, t)
 		if inner == nil {
 			return nil
 		}
+		// The group needs no end: nothing runs for it.
 		group, leave := groups.Use(t.Name, func() (*healthGroup, func()) { return new(healthGroup), func() {} })
 		c := &checked[Req, Rsp]{Service: inner, policy: p, group: group, endpoint: t.Endpoint.Addr.String()}
 		if c.policy.OnChange == nil {
@@ -84,6 +87,7 @@ func WithHealthCheck[Req, Rsp any](mk MakeService[Req, Rsp], check HealthCheck[R
 		}
 		c.setReason(errors.New("not checked yet"))
 		memberCtx, _ := ctx.Value(memberCtxKey{}).(context.Context) // nil if the caller is not Endpoints
+		// ctx lasts until the last response has ended, but the checks end when the endpoint is removed.
 		go c.run(cmp.Or(memberCtx, ctx), check, t, leave)
 		return c
 	}
@@ -119,19 +123,21 @@ func (c *checked[Req, Rsp]) setReason(err error) {
 func (c *checked[Req, Rsp]) run(ctx context.Context, check HealthCheck[Req, Rsp], t Target, leave func()) {
 	defer leave()
 	// The group must not count a removed endpoint.
-	defer c.become(nil, false)
-	row := 0 // checks in a row that contradict the state
+	defer c.become(nil, false) // unhealthy, without an error
+	row := 0                   // checks in a row that contradict the state
 	for ctx.Err() == nil {
 		err := panics.Do("HealthCheck", func() error {
 			limited, cancel := context.WithTimeout(ctx, c.policy.Timeout)
 			defer cancel()
 			return check(limited, t, c.Service)
 		})
+		// The endpoint was removed during the check, so its result does not matter.
 		if ctx.Err() != nil {
 			return
 		}
 		first := c.checks.Add(1) == 1
 		healthy := c.reason.Load() == nil
+		// The threshold depends on the state that would be left.
 		threshold := c.policy.Healthy
 		if healthy {
 			threshold = c.policy.Unhealthy
@@ -147,13 +153,16 @@ func (c *checked[Req, Rsp]) run(ctx context.Context, check HealthCheck[Req, Rsp]
 			c.become(err, !healthy)
 			c.policy.OnChange(t, err)
 		} else if !healthy && err != nil {
+			// Still unhealthy: Describe and the rejections show the latest reason.
 			c.setReason(err)
+			// OnChange is documented to be called for a first check that fails.
 			if first {
 				c.policy.OnChange(t, err)
 			}
 		}
 		// Without jitter, the checks of many clients would reach an endpoint at the same time.
 		jitter := 0.9 + 0.2*rand.Float64()
+		// The limit avoids an overflow. At the end of ctx, the loop's condition ends the loop.
 		_ = backoff.Sleep(ctx, time.Duration(jitter*float64(min(c.policy.Interval, math.MaxInt64/2))))
 	}
 }
@@ -172,6 +181,7 @@ func (c *checked[Req, Rsp]) become(err error, healthy bool) {
 	default:
 		return
 	}
+	// Wakes the requests that wait in Ready of any endpoint: the group as a whole may admit now.
 	c.group.changed.Wake()
 }
 
@@ -184,6 +194,7 @@ func (c *checked[Req, Rsp]) admits() bool {
 // Ready waits until the endpoint admits requests and its service is ready. The endpoint admits
 // requests if it is healthy, or if no endpoint of its target is healthy.
 func (c *checked[Req, Rsp]) Ready(ctx context.Context) error {
+	// Both conditions must hold at the same time, so they are checked in turn.
 	for {
 		if err := c.group.changed.Wait(ctx, c.admits); err != nil {
 			return err
@@ -200,11 +211,13 @@ func (c *checked[Req, Rsp]) Ready(ctx context.Context) error {
 
 // Call sends req to the endpoint if it admits requests, and rejects it otherwise.
 func (c *checked[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
+	// A request whose context has ended would count against the endpoint.
 	if ctx.Err() != nil {
 		return rsp, &layer.Error{
 			Layer: "health_check", Endpoint: c.endpoint, Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx),
 		}
 	}
+	// The reason is read once: admits may change between two reads.
 	if rejection := c.reason.Load(); rejection != nil && !c.admits() {
 		return rsp, rejection
 	}
@@ -216,6 +229,7 @@ func (c *checked[Req, Rsp]) Next() layer.Service[Req, Rsp] { return c.Service }
 
 // Describe returns whether the endpoint is healthy, the number of checks and the last error.
 func (c *checked[Req, Rsp]) Describe() layer.Node {
+	// reason is nil while the endpoint is healthy.
 	state := layer.State{{Key: "healthy", Value: true}, {Key: "checks", Value: c.checks.Load()}}
 	if rejection := c.reason.Load(); rejection != nil {
 		state[0].Value = false

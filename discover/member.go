@@ -33,14 +33,19 @@ type memberCtxKey struct{}
 // newMember returns the member for e. It makes the inner service by calling MakeService.
 func (w *watch[Req, Rsp]) newMember(e resolve.Endpoint) *member[Req, Rsp] {
 	m := &member[Req, Rsp]{complete: w.complete, id: e.ID, target: w.target}
+	// The consumer gets m itself as the service, so that its calls are counted.
 	m.current = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: m}
+	// m.ctx ends when the endpoint is removed.
 	m.ctx, m.cancel = context.WithCancel(w.ctx) //nolint:gosec // see member.cancel
+	// ctx ends later: when the endpoint is removed and its last response has ended. m.Ended is called then.
 	var ctx context.Context
 	ctx, m.Ended = context.WithCancel(context.WithValue(w.ctx, memberCtxKey{}, m.ctx)) //nolint:gosec // the Count cancels it
+	// A panic of MakeService must not end the stream: this one endpoint rejects requests.
 	err := panics.Do("MakeService", func() error {
 		m.inner = w.mk(ctx, Target{Name: w.target, Endpoint: e})
 		return nil
 	})
+	// It returned nil or panicked.
 	if m.inner == nil {
 		m.inner = failed[Req, Rsp]{m.error(layer.ErrClosed, "no service was made for it", err)}
 	}
@@ -61,6 +66,7 @@ func (f failed[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "no se
 
 // retire makes m reject requests. Its inner service's context ends after the last response of m.
 func (m *member[Req, Rsp]) retire() {
+	// Retire makes Call reject requests, and m.cancel makes Ready do so.
 	m.Retire()
 	m.cancel()
 }
@@ -71,7 +77,9 @@ func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
 	if m.ctx.Err() != nil {
 		return m.removed()
 	}
+	// Waits no longer than the endpoint is in use.
 	err := layer.ReadyWhile(ctx, m.ctx, m.inner)
+	// The wait may have ended because the endpoint was removed.
 	if m.ctx.Err() != nil {
 		return m.removed()
 	}
@@ -84,9 +92,11 @@ func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	if reqctx.Ended(ctx) {
 		return rsp, m.error(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
 	}
+	// After Retire no request may begin.
 	if !m.Begin() {
 		return rsp, m.removed()
 	}
+	// Whether m.complete has taken over: then End is called when the response has ended.
 	observed := false
 	defer func() {
 		if !observed { // an error or a panic, so m.End is not called
@@ -95,6 +105,7 @@ func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 			layer.CloseBody(rsp)
 		}
 	}()
+	// An error also means that there is no response to wait for.
 	if rsp, err = m.inner.Call(ctx, req); err != nil {
 		return rsp, err
 	}

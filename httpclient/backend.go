@@ -33,9 +33,11 @@ func (o *options) backend(ctx context.Context, c *Client, resolver resolve.Resol
 		balancing.OnEvent = o.observeEndpoints()
 	}
 	reachable := &families{dialers: make(map[*dialer]struct{})}
+	// The balancer calls mk for each endpoint that the resolver finds.
 	mk := discover.MakeService[*http.Request, *http.Response](func(ctx context.Context, t discover.Target) httplayer.Service {
 		return o.endpoint(ctx, t, c, reachable)
 	})
+	// A check runs on the bare endpoint, so that limits and breakers above it do not affect the result.
 	if o.healthCheck != nil {
 		mk = discover.WithHealthCheck(mk, o.healthCheck, o.healthPolicy)
 	}

@@ -85,11 +85,13 @@ func (o *options) client(ctx context.Context, target string) (*Client, error) {
 		return nil, err
 	}
 	if o.sticky != "" {
+		// 0 is the default bound for the load of one endpoint.
 		o.policy.Picker = balance.ConsistentHash(0)
 	}
 	if o.names == nil {
 		o.names = dns.New()
 	}
+	// The copy is made before resolve sets a resolver for target.
 	backends := *o // of which each resolves a name of its own
 	if o.resolver == nil {
 		var err error
@@ -97,6 +99,7 @@ func (o *options) client(ctx context.Context, target string) (*Client, error) {
 			return nil, err
 		}
 	}
+	// A request passes these layers from the first to the last.
 	stack := o.stack(target, layer.WithLogger[*http.Response](o.log))
 	if o.metrics != nil {
 		stack = stack.Metrics(o.metrics.Layer(target))
@@ -127,7 +130,8 @@ func (o *options) client(ctx context.Context, target string) (*Client, error) {
 // the retries and the hedges, which share a budget.
 func (o *options) attemptLayers(stack httplayer.Stack) httplayer.Stack {
 	retry := o.retry
-	retry.Budget = cmp.Or(retry.Budget, layer.NewBudget(0, 0, 0))
+	// Retries and hedges share one budget, so that together they do not multiply the load.
+	retry.Budget = cmp.Or(retry.Budget, layer.NewBudget(0, 0, 0)) // the defaults
 	stack = stack.ResponseHeaderTimeout(o.timeout).Retry(retry)
 	if o.hedge != nil {
 		hedge := *o.hedge
@@ -141,6 +145,7 @@ func (o *options) attemptLayers(stack httplayer.Stack) httplayer.Stack {
 func (o *options) endpointLayers(
 	mk discover.MakeService[*http.Request, *http.Response],
 ) discover.MakeService[*http.Request, *http.Response] {
+	// Most clients have none of these layers, and then need no stack for each endpoint.
 	if o.endpointLayer == nil && o.breaker == nil && o.endpointLimit == 0 {
 		return mk
 	}
@@ -160,6 +165,7 @@ func (o *options) endpointLayers(
 // with a port.
 func (o *options) resolve(target string) (string, error) {
 	o.resolver, target = o.names, o.withPort(target)
+	// Without a proxy, or if WithTarget names another place, the endpoints are reached directly.
 	if err := dns.Validate(target); err != nil || o.proxy == nil || o.target != "" {
 		return target, err
 	}
@@ -273,6 +279,7 @@ func (o *options) endpoint(ctx context.Context, t discover.Target, c *Client, re
 	if id.Identity != "" && o.tlsOf == nil || id.OpaquePort != 0 || id.Protocol == resolve.Opaque {
 		return rejecting(id)
 	}
+	// The caller's options follow the defaults and replace them. What the resolver knows comes last, and counts most.
 	opts := append([]httplayer.EndpointOption{
 		httplayer.WithConnectTimeout(connectTimeout), httplayer.WithIdleTimeout(idleTimeout),
 		reachable.withDialer(ctx, id.Addr.Addr()),
@@ -317,7 +324,9 @@ func (o *options) tlsFor(t discover.Target) *tls.Config {
 	case cfg == nil && name == "":
 		return nil
 	case cfg == nil:
+		// The endpoint has a server name, so it uses TLS even without WithTLS.
 		cfg = new(tls.Config)
+	// The name from WithTLS replaces all others.
 	case cfg.ServerName != "":
 		return cfg
 	}
@@ -332,6 +341,7 @@ func (o *options) tlsFor(t discover.Target) *tls.Config {
 // hostOf returns the host in target as certificates name it: without the port and the trailing dot
 // of a DNS name, and in ASCII. For an SRV name, that is the domain in it.
 func hostOf(target string) string {
+	// Domain removes the labels of an SRV name, such as _http._tcp, and changes no other name.
 	target = authority.Domain(target)
 	if host, _, err := net.SplitHostPort(target); err == nil {
 		target = host

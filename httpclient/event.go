@@ -46,6 +46,7 @@ func (k EventKind) String() string {
 	case Failed:
 		return "request failed"
 	}
+	// The kinds from EndpointDown on have the same order in package balance.
 	return (balance.EndpointDown + balance.EventKind(k-EndpointDown)).String()
 }
 
@@ -109,22 +110,24 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// observeRequests returns a layer that reports the events of requests.
+// observeRequests returns a layer that reports requests that were retried, rejected or failed to the function of
+// WithEvents.
 func (o *options) observeRequests(target string) httplayer.Layer {
 	return func(next httplayer.Service) httplayer.Service { return &observed{next, o.events, target} }
 }
 
-// observed is the service of observeRequests.
+// observed is the service that observeRequests makes: it calls the service below, and reports to
+// events what happened.
 type observed struct {
 	httplayer.Service
 	events func(Event)
 	target string
 }
 
-// Next returns the service below.
+// Next returns the service below, so that [layer.Describe] can follow the chain of layers.
 func (s *observed) Next() httplayer.Service { return s.Service }
 
-// Describe returns a node without state.
+// Describe returns the name of this layer for [layer.Describe], without any state.
 func (s *observed) Describe() layer.Node { return layer.Node{Name: "events"} }
 
 // Call sends req and reports the events of the request.

@@ -27,7 +27,7 @@ type families struct {
 // dialer connects to one endpoint. The mutex of families guards its state.
 type dialer struct {
 	families *families
-	is4      bool
+	is4      bool // the address is an IPv4 address
 	failed   bool // the last attempt has failed
 	slow     bool // the last attempt has taken longer than connectDelay, so that the next one may
 }

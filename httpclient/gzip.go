@@ -29,7 +29,7 @@ type gzipBody struct {
 	mu   sync.Mutex // held by a Read, so that Close does not give back a reader in use
 	zip  *gzip.Reader
 	err  error
-	shut bool
+	shut bool // Close was called
 }
 
 // gzipReaders keeps the readers for later responses, because each has large buffers.
@@ -44,6 +44,7 @@ func (g *gzipBody) Read(p []byte) (n int, err error) {
 		return 0, fs.ErrClosed
 	case g.err != nil:
 		return 0, g.err
+	// The first Read: the gzip header may have arrived now.
 	case g.zip == nil:
 		g.zip, _ = gzipReaders.Get().(*gzip.Reader)
 		err = g.zip.Reset(g.body)
@@ -57,7 +58,8 @@ func (g *gzipBody) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// release gives the reader back. The caller holds mu.
+// release returns the gzip reader to the pool, for another body. The caller holds mu, and g.zip is
+// not nil.
 func (g *gzipBody) release() {
 	gzipReaders.Put(g.zip)
 	g.zip = nil

@@ -61,6 +61,7 @@ func CheckRequest(c HTTPCheck) HealthCheck {
 	}
 	c.Statuses = slices.Clone(c.Statuses)
 	return func(ctx context.Context, t discover.Target, svc httplayer.Service) error {
+		// Checks of several endpoints run at the same time, so each has its own URL.
 		target := *u
 		target.Scheme, target.Host = "http", cmp.Or(c.Host, authority.Domain(t.Name))
 		header := c.Header.Clone()

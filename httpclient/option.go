@@ -25,40 +25,40 @@ type Option func(*options)
 
 // options holds the settings of a Client.
 type options struct {
-	resolver      resolve.Resolver
-	profiles      profiles.Source // may be nil
-	log           *slog.Logger    // may be nil
-	tls           *tls.Config
-	timeout       time.Duration
-	resolveWait   time.Duration
+	resolver      resolve.Resolver // nil means DNS, by names
+	profiles      profiles.Source  // may be nil
+	log           *slog.Logger     // may be nil
+	tls           *tls.Config      // nil means cleartext
+	timeout       time.Duration    // see WithTimeout
+	resolveWait   time.Duration    // longest wait for the resolver's first answer; 0 means no limit
 	retry         httplayer.RetryPolicy
 	policy        balance.Policy
-	metrics       Metrics
-	endpoints     []httplayer.EndpointOption
-	endpointLayer httplayer.Layer
-	healthCheck   HealthCheck
+	metrics       Metrics                    // nil means none
+	endpoints     []httplayer.EndpointOption // see WithEndpointOptions
+	endpointLayer httplayer.Layer            // nil means none
+	healthCheck   HealthCheck                // nil means none
 	healthPolicy  discover.HealthPolicy
-	sticky        string
-	proxy         func(*http.Request) (*url.URL, error)
-	hosts         HostFunc         // of a Transport
-	idleHosts     time.Duration    // of a Transport
-	target        string           // "" means the argument of New, or the host of a URL
-	names         resolve.Resolver // resolves names by DNS; nil means a new one
-	proxyTLS      *tls.Config      // has the authorities for a proxy with TLS; may be nil
-	absolute      httplayer.Layer  // sends requests to a proxy; nil means none
-	serverName    string           // default server name of TLS; "" means the target
-	anyHost       bool             // see Client
-	keepsGzip     bool             // see WithoutDecompression
-	queue         *queue           // nil means the default
-	waitForReady  bool             // see WithWaitForReady
-	hedge         *httplayer.HedgePolicy
-	breaker       *layer.BreakerPolicy
-	limit         int // 0 means none, as for endpointLimit
+	sticky        string                                // name of the cookie; "" means none
+	proxy         func(*http.Request) (*url.URL, error) // nil means none
+	hosts         HostFunc                              // of a Transport
+	idleHosts     time.Duration                         // of a Transport
+	target        string                                // "" means the argument of New, or the host of a URL
+	names         resolve.Resolver                      // resolves names by DNS; nil means a new one
+	proxyTLS      *tls.Config                           // has the authorities for a proxy with TLS; may be nil
+	absolute      httplayer.Layer                       // sends requests to a proxy; nil means none
+	serverName    string                                // default server name of TLS; "" means the target
+	anyHost       bool                                  // see Client
+	keepsGzip     bool                                  // see WithoutDecompression
+	queue         *queue                                // nil means the default
+	waitForReady  bool                                  // see WithWaitForReady
+	hedge         *httplayer.HedgePolicy                // nil means none
+	breaker       *layer.BreakerPolicy                  // nil means none
+	limit         int                                   // 0 means none, as for endpointLimit
 	endpointLimit int
-	layers        []named
-	preconnect    bool
-	tlsOf         func(discover.Target) *tls.Config
-	events        func(Event) // may be nil
+	layers        []named                           // see WithLayer
+	preconnect    bool                              // see WithPreconnect
+	tlsOf         func(discover.Target) *tls.Config // see WithEndpointTLS; may be nil
+	events        func(Event)                       // may be nil
 }
 
 // WithResolver sets the target's resolver, such as the resolver of package linkerd or k8s. The
@@ -84,6 +84,7 @@ func WithAddrs(addrs ...string) Option {
 		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" {
 			panic(fmt.Sprintf("httpclient: WithAddrs: address is %q, must be host:port", addr))
 		}
+		// The merged resolver's target is ignored: each of these resolves its own address.
 		all = append(all, resolve.Func(func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
 			return names.Resolve(ctx, addr)
 		}))

@@ -80,7 +80,7 @@ func WithLayer(name string, l httplayer.Layer) Option {
 	return func(o *options) { o.layers = append(slices.Clip(o.layers), named{name, l}) }
 }
 
-// named is a layer of WithLayer.
+// named is a layer that WithLayer adds, with the name under which [layer.Describe] shows it.
 type named struct {
 	name  string
 	layer httplayer.Layer

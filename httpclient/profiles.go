@@ -67,6 +67,7 @@ func (o *options) routed(ctx context.Context, c *Client, target string) *routed 
 	r := &routed{client: c, options: *o, policy: o.policy, backends: make(map[*backend]backendKey)}
 	r.cache = layer.NewCache(ctx, r.makeBackend, layer.CachePolicy{IdleTimeout: idleBackends},
 		layer.WithTarget[*http.Response](target), layer.WithCompletion(httplayer.Completion))
+	// Without a matching route, a request gets the Client's retries and timeout. A route has its own retries.
 	attempts := o.attemptLayers(o.stack(target))
 	timeout := o.stack(target).ResponseHeaderTimeout(o.timeout)
 	r.Service = profiles.New(ctx, profiles.Config{
@@ -109,6 +110,7 @@ func (r *routed) makeBackend(ctx context.Context, k backendKey) httplayer.Servic
 	}
 	b := k.balancing
 	if b.QueueCapacity > 0 || b.QueueTimeout > 0 {
+		// A value of 0 in the profile leaves the Client's own.
 		q := cmp.Or(o.queue, &queue{queueCapacity, queueMaxWait})
 		o.queue = &queue{cmp.Or(b.QueueCapacity, q.capacity), cmp.Or(b.QueueTimeout, q.maxWait, queueMaxWait)}
 	}
@@ -145,13 +147,15 @@ func (r *routed) release(b *backend, name string) {
 	}
 }
 
-// setPolicy sets the policy of all backends.
+// setPolicy sets the balancing policy of all backends, and of those that are made later. It returns
+// an error, and changes nothing, for an invalid policy.
 func (r *routed) setPolicy(p balance.Policy) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := p.Validate(); err != nil {
 		return err
 	}
+	// Backends that are made later get the new policy, too.
 	r.policy = p
 	for b, k := range r.backends {
 		if err := b.balancer.SetPolicy(k.policy(p)); err != nil {
@@ -161,7 +165,8 @@ func (r *routed) setPolicy(p balance.Policy) error {
 	return nil
 }
 
-// endpoints returns the endpoint states in all backends.
+// endpoints returns the state of every endpoint of every backend, sorted by address. An endpoint of
+// two backends is listed twice.
 func (r *routed) endpoints() (all []balance.EndpointState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,8 +190,9 @@ func (b routedBackend) Call(ctx context.Context, req *http.Request) (*http.Respo
 	return b.Service.Call(ctx, req)
 }
 
-// Next returns the layers of the backend.
+// Next returns the backend's own service with its layers, so that [layer.Describe] can follow the
+// chain.
 func (b routedBackend) Next() httplayer.Service { return b.Service }
 
-// Describe returns a node without state.
+// Describe returns the name of this layer for [layer.Describe], without any state.
 func (b routedBackend) Describe() layer.Node { return layer.Node{Name: "backend"} }

@@ -52,6 +52,7 @@ func (o *options) by(u *url.URL, target string) error {
 	if err != nil {
 		return err
 	}
+	// The connections go to the proxy, so it is the proxy's name that is resolved.
 	names := o.resolver
 	o.resolver = resolve.Func(func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
 		return names.Resolve(ctx, addr)
@@ -70,6 +71,7 @@ func (o *options) by(u *url.URL, target string) error {
 		o.absolute = proxied(hop.authorization())
 		hop.target = ""
 	}
+	// The caller's options may change the timeout, but not the dialer.
 	o.endpoints = append(append(proxyOptions, o.endpoints...), httplayer.WithDialContext(hop.dial))
 	return nil
 }

@@ -88,7 +88,9 @@ func validTrailer(trailer http.Header) bool {
 // decompress the response.
 func (c *Client) outgoing(req *http.Request) (out *http.Request, decompress bool) {
 	agent, hasAgent := req.Header["User-Agent"]
+	// As in net/http, an empty User-Agent asks for none.
 	removesAgent := hasAgent && (len(agent) == 0 || agent[0] == "")
+	// A caller that asks for a coding or a range itself wants the bytes as they are.
 	decompress = !c.keepsGzip && req.Method != http.MethodHead &&
 		len(req.Header["Accept-Encoding"]) == 0 && len(req.Header["Range"]) == 0
 	closes := len(req.Header["Connection"]) > 0 && httpguts.HeaderValuesContainsToken(req.Header["Connection"], "close")

@@ -94,6 +94,7 @@ func WithHosts(f HostFunc) Option { return func(o *options) { o.hosts = f } }
 // OnlyHosts panics if a key is not of this form.
 func OnlyHosts(known map[string][]Option) HostFunc {
 	for key := range known {
+		// A key that is only a host survives url.Parse unchanged, unlike one with a path, a user or a query.
 		if u, err := url.Parse("http://" + key); err != nil || u.Host != key || key != strings.ToLower(key) || key == "" {
 			panic(fmt.Sprintf("httpclient: OnlyHosts: key is %q, want a host in lower case, with or without a port", key))
 		}
@@ -186,7 +187,7 @@ func (t *Transport) acquire(req *http.Request) (*hostClient, error) {
 				return nil, err
 			}
 		}
-		// Otherwise the client was removed since it was found, and the loop makes a new one.
+		// active stays negative after the client was removed, possibly since it was found. Then the loop makes a new one.
 		if c.active.Add(1) > 0 {
 			return c, nil
 		}
@@ -245,6 +246,7 @@ func (t *Transport) newClient(k hostKey, by *url.URL) (*hostClient, error) {
 	}
 	// The name in the URL is verified, whatever the host's options resolve instead.
 	o.serverName, o.proxyTLS = k.host, o.tls
+	// The TLS options are meant for https only, which always uses TLS.
 	switch {
 	case k.scheme == "http":
 		o.tls = nil
@@ -285,6 +287,7 @@ func (t *Transport) sweep() {
 			t.remove(k, c)
 		}
 	}
+	// Without clients no timer runs; add starts it again.
 	t.timer = nil
 	if len(t.clients) > 0 && t.ctx.Err() == nil {
 		t.timer = time.AfterFunc(t.idle/2, t.sweep)
@@ -299,6 +302,7 @@ func (t *Transport) removeOldest() {
 	now, age := t.epoch.Load(), uint32(0)
 	var oldest hostKey
 	for k, c := range t.clients {
+		// With 1 added, a client that was used since the last sweep can be the oldest, too.
 		if unused := now - c.used.Load() + 1; unused > age && c.active.Load() == 0 {
 			oldest, age = k, unused
 		}

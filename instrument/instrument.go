@@ -25,6 +25,7 @@ type Provider interface {
 
 // Layer returns the instruments for a target's layers, which p makes.
 func Layer(p Provider) layer.Instruments {
+	// The names and texts are part of the interface to dashboards: see grafana.json in package promtower.
 	return layer.Instruments{
 		Requests:      p.Counter("requests", "Admitted requests.", ""),
 		Rejections:    p.Counter("rejections", "Requests that were rejected, by any layer or all endpoints.", ""),

@@ -107,6 +107,7 @@ func (c HeaderMutation) Validate() error {
 //   - the change adds or removes Host
 //   - the change sets Host to a value that is not a host with an optional port
 func (c HeaderMutation) Valid() (valid HeaderMutation, problems []error) {
+	// invalid reports whether the change is invalid, and collects the error.
 	invalid := func(op string, f HeaderField) bool {
 		err := f.validate(op == "set")
 		if err != nil {
@@ -184,6 +185,7 @@ func bodyAccessorOf[T any]() bodyAccessor[T] {
 
 // body returns the body of message, or nil if there is none.
 func (s bodyAccessor[T]) body(message T) io.ReadCloser {
+	// A type without a body, or a message that is nil.
 	if !s.has {
 		return nil
 	}
@@ -199,6 +201,7 @@ func (s bodyAccessor[T]) body(message T) io.ReadCloser {
 // layer may replace the wrapper's inner ReadCloser before it returns rsp, for example to add a text to
 // the errors of Read, without another wrapper around the body.
 func (s bodyAccessor[T]) observed(rsp T) *observedBody {
+	// The body is wrapped in different types, depending on what the response can do.
 	switch b := s.body(rsp).(type) {
 	case *observedBody:
 		return b

@@ -34,6 +34,7 @@ type AdaptivePolicy struct {
 
 // Validate returns an error that names the first invalid field, or nil.
 func (p AdaptivePolicy) Validate() error {
+	// The defaults are checked too, because one of them may contradict a field that is set.
 	set := p.filled()
 	switch {
 	case set.Min < 1:
@@ -42,6 +43,7 @@ func (p AdaptivePolicy) Validate() error {
 		return fmt.Errorf("AdaptivePolicy.Max is %d, must be at least Min, %d", set.Max, set.Min)
 	case set.Initial < set.Min || set.Initial > set.Max:
 		return fmt.Errorf("AdaptivePolicy.Initial is %d, must be %d to %d", set.Initial, set.Min, set.Max)
+	// Written so that NaN is out of range too.
 	case !(set.Tolerance >= 1.1 && set.Tolerance <= 2):
 		return fmt.Errorf("AdaptivePolicy.Tolerance is %v, must be 1.1 to 2", p.Tolerance)
 	case set.Window < time.Millisecond || set.Window > time.Minute:
@@ -101,13 +103,14 @@ func AdaptiveLimit[Req, Rsp any](p AdaptivePolicy, opts ...Option[Rsp]) Layer[Re
 type adaptiveLimit[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	options[Rsp]
-	gate     *adaptiveGate
-	born     time.Time
-	freed    notify.Broadcast
+	gate     *adaptiveGate         // admits requests, and computes the limit from their latencies
+	born     time.Time             // the origin of all durations that gate receives
+	freed    notify.Broadcast      // wakes callers in Ready when a slot is free or the limit changes
 	full     atomic.Pointer[Error] // the rejection for the current limit, shared by all rejected requests
 	rejected tally
 }
 
+// Ready waits until fewer requests than the limit are in flight and the service is ready.
 func (l *adaptiveLimit[Req, Rsp]) Ready(ctx context.Context) error {
 	return awaitRoom(ctx, &l.freed, l.gate.hasRoom, l.Service)
 }
@@ -122,7 +125,8 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 		l.rejected.inc()
 		return rsp, l.full.Load()
 	}
-	returned := false
+	returned := false // for dropUnless: the caller gets rsp
+	// Unless a response is returned, this releases the slot by l.End.
 	defer l.dropUnless(&returned, &rsp, &err, l)
 	start := time.Since(l.born)
 	rsp, err = l.Service.Call(ctx, req)
@@ -130,6 +134,7 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 	if err != nil {
 		return rsp, err
 	}
+	// The slot is released by l.End, when the body of the response has ended.
 	rsp = l.complete(ctx, rsp, l)
 	returned = true
 	return rsp, nil
@@ -146,6 +151,7 @@ func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, start time.Duration
 	case class == Throttled, class != Ignorable && errors.Is(out.Err, context.DeadlineExceeded):
 		ended = l.gate.drop(time.Since(l.born))
 	}
+	// The window has ended with this request, so the limit may be a new one, and a probe may have begun.
 	if ended {
 		l.changed()
 		l.watchProbe()
@@ -160,6 +166,7 @@ func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
 	if delay == 0 {
 		return
 	}
+	// check runs on the timer's goroutine. It starts the timer again as long as the probe makes progress.
 	var check func()
 	check = func() {
 		switch ended, retry := l.gate.giveUp(start, time.Since(l.born)); {
@@ -175,10 +182,12 @@ func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
 // changed must be called after each change of the limit. It prepares the error for later rejections,
 // whose text names the limit, wakes callers that wait in Ready, and sets the gauge.
 func (l *adaptiveLimit[Req, Rsp]) changed() {
+	// Rejections share one prepared error, which saves an allocation for each.
 	n := l.gate.limit.Load()
 	l.full.Store(&Error{
 		Layer: "adaptive", Target: l.target, Kind: errShed, Reason: fmt.Sprintf("%d of %[1]d in flight", n),
 	})
+	// Deferred, so that callers wake even if the gauge panics.
 	defer l.freed.Wake()
 	l.instruments.Limit.Set(float64(n))
 }
@@ -250,6 +259,7 @@ func (g *adaptiveGate) hasRoom() bool { return g.inFlight.Load() < g.limit.Load(
 
 // take takes a slot for a request. It returns false if all are in use.
 func (g *adaptiveGate) take() bool {
+	// With a plain addition, concurrent requests could exceed the limit for a moment.
 	for {
 		n := g.inFlight.Load()
 		if n >= g.limit.Load() {
@@ -282,6 +292,8 @@ const (
 
 // adaptiveSample returns the summand for one request with this latency.
 func adaptiveSample(latency time.Duration) uint64 {
+	// The 1 in the upper bits counts the sample. The latency is at least 1 ns, because log2(0) is not finite; 0.5
+	// rounds.
 	return 1<<adaptiveCount | uint64(math.Log2(float64(max(latency, 1)))*adaptiveUnit+0.5)
 }
 
@@ -324,11 +336,13 @@ func (g *adaptiveGate) endWindow(samples uint64, now time.Duration) bool {
 	// A concurrent sample may be counted in the next window.
 	w := g.nextWindow(now)
 	g.limit.Store(g.control.step(w))
+	// Until its first probe has ended, the gate used shorter windows: see adaptiveTurns.
 	if !g.control.first {
 		g.turns.Store(adaptiveTurns)
 	}
 	// A probe ends with its last response, so that its low limit does not last longer than needed.
 	if g.control.probing {
+		// giveUp compares the progress of the probe with these.
 		g.minLength.Store(0)
 		g.looks, g.unsampled = 0, g.inFlight.Load()
 	} else {
@@ -339,10 +353,12 @@ func (g *adaptiveGate) endWindow(samples uint64, now time.Duration) bool {
 
 // nextWindow returns the measurements of the window that ends now, and begins the next one.
 func (g *adaptiveGate) nextWindow(now time.Duration) adaptiveWindow {
+	// From now on, sample ignores requests that began before, because they belong to the old limit.
 	g.start.Store(int64(now))
 	w := adaptiveWindow{dropped: g.dropped.Swap(0), peak: g.peak.Swap(0)}
 	w.samples, w.latency = adaptiveSum(g.samples.Swap(0))
 	if n := float64(w.samples); n > 0 {
+		// The variance is the mean of the squares less the square of the mean. Rounding may make it negative.
 		square := float64(g.squares.Swap(0)) / (adaptiveUnit * adaptiveUnit) / n
 		w.spread = math.Sqrt(max(square-w.latency*w.latency, 0))
 		w.doubt = 2 * w.spread / math.Sqrt(n)
@@ -372,9 +388,11 @@ const adaptiveLooks = 8
 func (g *adaptiveGate) giveUp(start, now time.Duration) (ended, retry bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	// The timer was set for an earlier probe.
 	if !g.control.probing || g.start.Load() != int64(start) {
 		return false, false
 	}
+	// Without progress, as many requests are still without a latency as at the last check.
 	n, _ := adaptiveSum(g.samples.Load())
 	unsampled := g.inFlight.Load() - n
 	if g.looks++; unsampled < g.unsampled && g.looks < adaptiveLooks {
@@ -389,6 +407,7 @@ func (g *adaptiveGate) giveUp(start, now time.Duration) (ended, retry bool) {
 
 // enough reports whether a window with these samples may end at the time now.
 func (g *adaptiveGate) enough(samples uint64, now time.Duration) bool {
+	// Requests that overloaded inner count as responses too, although they give no latency.
 	n := int64(samples>>adaptiveCount) + g.dropped.Load()
 	if n < adaptiveLeast || n < g.turns.Load()*g.peak.Load() {
 		return false
@@ -401,6 +420,7 @@ func (g *adaptiveGate) enough(samples uint64, now time.Duration) bool {
 func (g *adaptiveGate) found() (base time.Duration, probing bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	// base is a base-2 logarithm.
 	if g.control.base > 0 {
 		base = time.Duration(math.Exp2(g.control.base)).Round(time.Microsecond)
 	}

@@ -34,7 +34,7 @@ type adaptiveControl struct {
 	base   float64 // the estimated latency without a queue; 0 if unknown
 	loaded float64 // the latency in the window before the current probe or step of a probe
 
-	probing     bool
+	probing     bool    // the limit is lower for a while, to measure base
 	first       bool    // no probe has ended yet
 	sure        bool    // loaded was measured by an earlier step of this probe
 	loadedLimit float64 // enforced when loaded was measured
@@ -66,6 +66,7 @@ const (
 	adaptiveQueued   = 0.14 // log2(1.1): tolerance in the check whether the latency fell like the limit
 )
 
+// newAdaptiveControl returns a control whose limit is p.Initial, and which has measured nothing yet.
 func newAdaptiveControl(p AdaptivePolicy) adaptiveControl {
 	initial := float64(p.Initial)
 	return adaptiveControl{policy: p, limit: initial, enforced: initial, mark: initial, probeAge: -1, first: true}
@@ -78,6 +79,7 @@ func (c *adaptiveControl) step(w adaptiveWindow) int64 {
 	} else {
 		c.adapt(w)
 	}
+	// probed may just have ended the probe, so this checks again.
 	if !c.probing {
 		c.enforced = c.limit
 	}
@@ -90,11 +92,13 @@ func (c *adaptiveControl) step(w adaptiveWindow) int64 {
 // If at most half of the limit was used, the limit did not cause a high latency. Then it shrinks only
 // because of dropped requests, and does not grow.
 func (c *adaptiveControl) adapt(w adaptiveWindow) {
+	// If at most half of the limit was in use, the limit cannot be the reason for a high latency.
 	used := float64(w.peak) > c.enforced/2
 	gradient := 1.0
 	if w.samples > 0 {
 		c.follow(w, used)
 		if used {
+			// Latencies are logarithms here, so their difference is the logarithm of the ratio.
 			gradient = min(c.policy.Tolerance*math.Exp2(c.base-w.latency+adaptiveSpread*w.spread), 1)
 		}
 	}
@@ -103,6 +107,7 @@ func (c *adaptiveControl) adapt(w adaptiveWindow) {
 	if used && dropped <= adaptiveBearable {
 		growth = adaptiveHeadroom(c.limit)
 	}
+	// The limit at most halves in one window, however bad the measurements are.
 	c.set(c.limit*max(gradient*(1-dropped), adaptiveShrink) + growth)
 	if used && w.samples > 0 {
 		c.probeWhenDue(w)
@@ -120,6 +125,7 @@ func (c *adaptiveControl) set(limit float64) {
 // and the limit is above its minimum, a latency above base is ignored, because it may come from a
 // queue.
 func (c *adaptiveControl) follow(w adaptiveWindow, used bool) {
+	// excess is the logarithm of the ratio of latency to base. The divisors below smooth the estimate.
 	switch excess := w.latency - c.base; {
 	case c.base == 0:
 		c.base = w.latency
@@ -138,6 +144,7 @@ func (c *adaptiveControl) follow(w adaptiveWindow, used bool) {
 // probeWhenDue starts a probe if one is due. It lowers the limit for the next window, which then
 // measures the latency without a queue. w is the window that has just ended.
 func (c *adaptiveControl) probeWhenDue(w adaptiveWindow) {
+	// A probe is due at first use, every adaptiveEvery windows, and when the limit has fallen a lot.
 	first := c.probeAge < 0
 	c.probeAge++
 	if !first && c.probeAge < adaptiveEvery && c.limit > adaptiveFall*c.mark {
@@ -146,6 +153,7 @@ func (c *adaptiveControl) probeWhenDue(w adaptiveWindow) {
 	c.probing, c.probeAge, c.mark = true, 0, c.limit
 	c.loaded, c.loadedLimit = w.latency, c.enforced
 	c.sure = false
+	// c.limit stays as it is: after the probe, it is the limit again.
 	c.probe((c.limit - adaptiveHeadroom(c.limit)) / 2)
 }
 
@@ -174,23 +182,28 @@ func (c *adaptiveControl) giveUp() int64 {
 // inner; or the first window's latency is much longer than base, which may be chance, so that it is
 // measured again. When the probe ends, base moves to the measured latency.
 func (c *adaptiveControl) probed(w adaptiveWindow) {
+	// Requests that a probe overloads lower the limit as in any other window.
 	c.set(c.limit * max(1-w.droppedShare(), adaptiveShrink))
 	if w.samples == 0 {
 		c.probing = false
 		return
 	}
 	excess := w.latency - c.base
-	// A lower limit could show a lower latency.
+	// lower: with a lower limit, the latency could be lower. That is so if the limit was used up and is above its
+	// minimum.
 	lower := float64(w.peak) >= c.enforced && c.enforced > float64(c.policy.Min)
+	// queued: the latency has fallen at least in proportion to the limit, as it does while requests wait in inner.
 	queued := (c.first || excess > 0) && w.latency-c.loaded+w.doubt < math.Log2(c.enforced/c.loadedLimit)+adaptiveQueued
 	if lower && (queued || excess > adaptiveLonger+w.doubt && !c.sure) {
 		if queued {
 			c.set(min(c.limit, 2*c.enforced))
 		}
+		// The next step compares its latency with the one of this step.
 		c.loaded, c.loadedLimit, c.sure = w.latency, c.enforced, true
 		c.probe(c.enforced / 2)
 		return
 	}
+	// The probe is over, and the measured latency is that without a queue.
 	c.probing, c.first = false, false
 	if excess < 0 {
 		c.base += min(excess+w.doubt, 0)

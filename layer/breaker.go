@@ -48,6 +48,7 @@ type BreakerPolicy struct {
 // [WithLogger].
 func UnifiedBreaker() BreakerPolicy { return BreakerPolicy{MinSuccessRate: 0.8}.filled() }
 
+// The limits of a BreakerPolicy's Window and MinRequests.
 const (
 	breakerMinWindow   = 10 * time.Millisecond
 	breakerMaxRequests = 1_000_000
@@ -56,6 +57,7 @@ const (
 // Validate returns an error that names the first field that is out of range, or nil.
 func (p BreakerPolicy) Validate() error {
 	switch {
+	// Written so that NaN is out of range too.
 	case !(p.MinSuccessRate >= 0 && p.MinSuccessRate <= 1):
 		return fmt.Errorf("BreakerPolicy.MinSuccessRate is %v, must be 0 to 1", p.MinSuccessRate)
 	case p.Window != 0 && p.Window < breakerMinWindow:
@@ -74,6 +76,7 @@ func (p BreakerPolicy) filled() BreakerPolicy {
 	p.ConsecutiveFailures = cmp.Or(p.ConsecutiveFailures, 7)
 	p.Window = cmp.Or(p.Window, 10*time.Second)
 	p.MinRequests = cmp.Or(p.MinRequests, 5)
+	// Jitter has a default only if nothing in Backoff is set, since 0 may be meant.
 	if p.Backoff == (Backoff{}) {
 		p.Backoff.Jitter = 0.5
 	}
@@ -108,6 +111,7 @@ func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp]
 	p = p.filled()
 	o.warnOfRate(p)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		// Both conditions are disabled, so the breaker would never open.
 		if p.ConsecutiveFailures < 0 && p.MinSuccessRate == 0 {
 			return next
 		}
@@ -119,8 +123,10 @@ func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp]
 			rejected: tally{counter: o.instruments.LayerRejections.With("layer", "breaker")},
 			tripped:  &breakerGauge{gauge: o.instruments.BreakerOpen},
 		}
+		// A breaker that is freed while it is open must not count in the gauge any longer.
 		runtime.AddCleanup(b, (*breakerGauge).forget, b.tripped)
 		b.now.Store(b.closed())
+		// Adding 0 makes the series exist before the first event.
 		o.instruments.BreakerOpened.Add(0)
 		o.instruments.BreakerOpen.Add(0)
 		return b
@@ -133,11 +139,11 @@ type breaker[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	options[Rsp]
 	policy   BreakerPolicy
-	now      atomic.Pointer[breakerPeriod]
-	changed  notify.Broadcast
-	trips    tally
-	rejected tally
-	tripped  *breakerGauge
+	now      atomic.Pointer[breakerPeriod] // the current state; replaced by compare-and-swap
+	changed  notify.Broadcast              // wakes callers that wait in Ready after a change of state
+	trips    tally                         // how often the breaker opened
+	rejected tally                         // requests that were rejected while it was open
+	tripped  *breakerGauge                 // what this breaker has added to the gauge of open breakers
 
 	// spare is an Observer for the next response, or nil. When a response ends at once because it
 	// carries no body, its Observer is kept here, which saves an allocation.
@@ -167,6 +173,7 @@ func (g *breakerGauge) forget() {
 
 // Ready waits until the breaker is closed or may be probed, and the service below is ready.
 func (b *breaker[Req, Rsp]) Ready(ctx context.Context) error {
+	// The breaker may open again while inner becomes ready, so both are checked until they agree.
 	for {
 		if err := b.wait(ctx); err != nil {
 			return err
@@ -204,6 +211,7 @@ func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	if reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "breaker", b.target)
 	}
+	// p stays the period of this request, even if the breaker changes its state before the response.
 	p := b.now.Load()
 	// The breaker is open. Only the request that becomes the probe, or one with PastBreakers, is sent.
 	if p.trip != nil {
@@ -216,6 +224,7 @@ func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 			return rsp, err
 		}
 	}
+	// A panic counts as Ignorable, which lets the next request be a probe if this one was.
 	classified := false
 	defer func() {
 		if !classified { // a panic, or Goexit
@@ -224,12 +233,15 @@ func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 		}
 	}()
 	rsp, err = b.Service.Call(ctx, req)
+	// A response without a body (b.bare) is complete when Call returns.
 	out := Outcome[Rsp]{Response: rsp, Err: err, Ended: b.bare && err == nil}
 	class := b.classOf(ctx, out)
 	switch {
 	case err == nil && !b.bare && !class.IsFailure():
 		// The headers are no failure, but the body may still fail. The observer counts the outcome at
 		// the end.
+		// A probe closes the breaker as soon as its headers are a success. watch remembers the trip, so that
+		// a failure of the body can open the breaker again.
 		trip := p.trip
 		if trip != nil && class == Success {
 			p = b.closeAfter(p)
@@ -246,9 +258,10 @@ func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 // callPast sends a request with [PastBreakers] although the breaker is open. Its success closes the
 // breaker, as that of a probe does. Its failure changes nothing.
 func (b *breaker[Req, Rsp]) callPast(ctx context.Context, req Req, open *breakerPeriod) (rsp Rsp, err error) {
-	returned := false
+	returned := false // for dropUnless: the caller gets rsp
 	defer b.dropUnless(&returned, &rsp, &err, nil)
 	rsp, err = b.Service.Call(ctx, req)
+	// The request was sent although the breaker is open. Its success shows that the service works again.
 	if b.classOf(ctx, Outcome[Rsp]{Response: rsp, Err: err, Ended: b.bare && err == nil}) == Success {
 		b.closeAfter(open)
 	}
@@ -261,6 +274,7 @@ func (b *breaker[Req, Rsp]) Describe() Node {
 	p := b.now.Load()
 	now := time.Now()
 	state := State{{"state", p.String()}}
+	// Open or half open: only the reason and the next probe matter.
 	if p.trip != nil {
 		state = append(state,
 			Attr{"reason", p.trip.reason},
@@ -268,6 +282,7 @@ func (b *breaker[Req, Rsp]) Describe() Node {
 			Attr{"next_probe", max(p.trip.probe.Sub(now), 0).Round(time.Millisecond)})
 	} else {
 		state = append(state, Attr{"failures", p.failures.Load()})
+		// The window exists only if the policy has a MinSuccessRate.
 		if p.window != nil {
 			good, total := p.window.sum(now)
 			state = append(state, Attr{"ratio", breakerRatio(good, total)}, Attr{"requests", total})
@@ -289,8 +304,10 @@ func (b *breaker[Req, Rsp]) Describe() Node {
 // they have started. decide is called at most once per request.
 func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) {
 	switch {
+	// While the breaker is not closed, only the probe decides.
 	case p.trip != nil:
 		b.decideProbe(p, c, out)
+	// The breaker is closed. Ignorable outcomes are left out, because they say nothing about the service.
 	case c != Ignorable:
 		if reason := b.count(p, c); reason != "" {
 			b.open(p, &breakerTrip{reason: reason}, out)
@@ -301,9 +318,11 @@ func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) 
 // count adds an outcome of class c to the counts of the closed period p. If the breaker must open now,
 // it returns the reason, and otherwise "".
 func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
+	// The number of consecutive failures. It stays 0 unless this outcome is a failure.
 	row := int64(0)
 	switch c {
 	case Success:
+		// Storing 0 only if necessary keeps concurrent requests from writing the same cache line.
 		if p.failures.Load() != 0 {
 			p.failures.Store(0)
 		}
@@ -333,6 +352,8 @@ func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
 // decideProbe handles the outcome of a probe: a success closes the breaker, a failure starts a longer
 // wait, and anything else lets the next request be a probe.
 func (b *breaker[Req, Rsp]) decideProbe(p *breakerPeriod, c Class, out Outcome[Rsp]) {
+	// Both are deferred, so that they also run if a metric panics. The probe's place is released first,
+	// because waiting callers check it when they wake.
 	defer b.changed.Wake()
 	defer p.probeUntil.Store(0) // without effect in another period
 	switch c {
@@ -361,12 +382,14 @@ func (b *breaker[Req, Rsp]) closeAfter(p *breakerPeriod) *breakerPeriod {
 // holds the reason and the number of failed probes. out is the failure, which may ask for a longer
 // wait.
 func (b *breaker[Req, Rsp]) open(p *breakerPeriod, t *breakerTrip, out Outcome[Rsp]) {
+	// The first probe comes after Backoff.Min, and later ones after growing waits, unless the service asks for more.
 	wait := max(b.policy.Backoff.Delay(t.probes), min(b.requestedWait(out), b.policy.Backoff.Max))
 	t.probe = time.Now().Add(wait)
 	if !b.now.CompareAndSwap(p, &breakerPeriod{trip: t}) {
 		return // another failure was faster
 	}
 	defer b.changed.Wake()
+	// The breaker was closed before. After a failed probe, it was counted as open already.
 	if p.trip == nil {
 		defer b.tripped.add(1)
 		b.trips.inc()
@@ -376,10 +399,12 @@ func (b *breaker[Req, Rsp]) open(p *breakerPeriod, t *breakerTrip, out Outcome[R
 // requestedWait returns how long the failed response asks the breaker to wait. It returns 0 if
 // the response does not ask, or if the policy's RetryAfter is false.
 func (b *breaker[Req, Rsp]) requestedWait(out Outcome[Rsp]) time.Duration {
+	// The policy decides whether a server may prolong the wait.
 	if !b.policy.RetryAfter {
 		return 0
 	}
 	if b.responses != nil {
+		// First the protocol's own header, and then the error of a layer below.
 		if retryAfter, ok := b.responses.RetryAfter(out.Response, out.Err); ok {
 			return retryAfter
 		}
@@ -402,7 +427,8 @@ func (b *breaker[Req, Rsp]) watch(ctx context.Context, rsp Rsp, p *breakerPeriod
 	a := b.observer()
 	a.ctx, a.rsp, a.period, a.trip = ctx, rsp, p, trip
 	rsp = b.complete(ctx, rsp, a)
-	// The response has ended already, because it has no body, so the observer can be used again.
+	// The response has ended already, because it has no body. Clear the observer, so that it keeps nothing in memory,
+	// and use it again.
 	if a.state.Load() == breakerSettled {
 		a.ctx, a.rsp, a.period, a.trip = nil, *new(Rsp), nil, nil
 		b.spare.Store(a)
@@ -413,6 +439,7 @@ func (b *breaker[Req, Rsp]) watch(ctx context.Context, rsp Rsp, p *breakerPeriod
 // observer returns an observer for one response: the one in b.spare, which an earlier response no
 // longer needs, or a new one.
 func (b *breaker[Req, Rsp]) observer() *breakerObserver[Req, Rsp] {
+	// Most calls find no spare observer, and a Load is cheaper than a Swap.
 	if b.spare.Load() != nil {
 		if a := b.spare.Swap(nil); a != nil {
 			a.state.Store(breakerPending)
@@ -433,16 +460,19 @@ type breakerObserver[Req, Rsp any] struct {
 	state   atomic.Int32
 }
 
+// The states of a breakerObserver, which makes sure that an outcome is counted once.
 const (
 	breakerPending  = iota
 	breakerSettling // the outcome is being counted
 	breakerSettled  // the outcome was counted; the observer may be used for another response
 )
 
+// Data implements [Observer] and does nothing.
 func (a *breakerObserver[Req, Rsp]) Data(int) {}
 
 // End implements [Observer]. It classifies the outcome, now that the response has ended with err.
 func (a *breakerObserver[Req, Rsp]) End(err error) {
+	// As long as the classifier has not returned, the outcome counts as Ignorable.
 	class := Ignorable
 	out := Outcome[Rsp]{Response: a.rsp, Err: err, Ended: err == nil}
 	// A panic of the classifier must not keep the probe.
@@ -453,8 +483,10 @@ func (a *breakerObserver[Req, Rsp]) End(err error) {
 // settle counts the outcome c of a response that has ended. A probe closes the breaker when its headers
 // arrive; if it fails later, the breaker opens again, with the next longer wait.
 func (a *breakerObserver[Req, Rsp]) settle(c Class, out Outcome[Rsp]) {
+	// Only the first end of a response counts.
 	if a.state.CompareAndSwap(breakerPending, breakerSettling) {
 		defer a.state.Store(breakerSettled)
+		// The probe had already closed the breaker with its headers, and then failed in its body.
 		if a.trip != nil && a.period.trip == nil && c != Success && c != Ignorable {
 			a.breaker.open(a.period, a.trip.nextTrip(), out) // the probe has failed after its headers
 			return

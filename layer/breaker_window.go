@@ -23,6 +23,7 @@ type breakerWindow struct {
 // breakerBucket holds the number of successes, and of all outcomes, in one turn.
 type breakerBucket struct{ turn, good, total uint64 }
 
+// A window is divided into breakerBuckets turns of at least breakerMinBucket. A shorter window is lengthened to 100 ms.
 const (
 	breakerBuckets   = 10
 	breakerMinBucket = 10 * time.Millisecond
@@ -43,6 +44,7 @@ func (w *breakerWindow) add(now time.Time, success bool) {
 	turn := w.turn(now)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	// Turns reuse the buckets in a circle, so the bucket may still hold the counts of ten turns ago.
 	b := &w.buckets[turn%breakerBuckets]
 	if b.turn < turn { // a late outcome counts in the newer turn
 		*b = breakerBucket{turn: turn}
@@ -131,6 +133,7 @@ func (p *breakerPeriod) admits() bool {
 	case p.trip == nil:
 		return true
 	case p.probing:
+		// Both are durations since trip.probe. Until probeUntil, another request is the probe.
 		return int64(time.Since(p.trip.probe)) >= p.probeUntil.Load()
 	}
 	return !time.Now().Before(p.trip.probe)
@@ -139,6 +142,7 @@ func (p *breakerPeriod) admits() bool {
 // untilProbe returns a context derived from ctx that also ends when the next probe may be
 // sent. The caller must call the returned function.
 func (p *breakerPeriod) untilProbe(ctx context.Context) (context.Context, context.CancelFunc) {
+	// The next request may be a probe when the time of the current one is over.
 	if p.probing {
 		return context.WithDeadline(ctx, p.trip.probe.Add(time.Duration(p.probeUntil.Load())))
 	}
@@ -161,13 +165,16 @@ func (p *breakerPeriod) String() string {
 // probe, or the closed period. Otherwise it returns the rejection.
 func (b *breaker[Req, Rsp]) probe(p *breakerPeriod) (*breakerPeriod, error) {
 	for {
+		// A closed breaker admits the request, and a probing one does if the request takes the place of the probe.
 		switch {
 		case p.trip == nil, p.probing && p.takeProbe(max(b.policy.Backoff.Min, breakerProbeTime)):
 			return p, nil
+		// Another request is the probe, or the wait is not over.
 		case p.probing || !p.admits():
 			return nil, b.reject(p, nil)
 		}
-		// One of the requests after the wait starts the probing period.
+		// The wait is over. One of the requests that notice this starts the probing period; then all compete for its
+		// first probe.
 		b.now.CompareAndSwap(p, &breakerPeriod{trip: p.trip, probing: true})
 		p = b.now.Load()
 	}
@@ -176,8 +183,10 @@ func (b *breaker[Req, Rsp]) probe(p *breakerPeriod) (*breakerPeriod, error) {
 // takeProbe reports whether the request may be a probe now, in the probing period p. If so, no other
 // request is a probe until limit has passed or the probe has ended.
 func (p *breakerPeriod) takeProbe(limit time.Duration) bool {
+	// Like probeUntil, now is a duration since trip.probe.
 	deadline := p.probeUntil.Load()
 	now := time.Since(p.trip.probe)
+	// Of several requests that see the same deadline, only one becomes the probe.
 	return int64(now) >= deadline && p.probeUntil.CompareAndSwap(deadline, int64(now+limit))
 }
 
@@ -187,6 +196,7 @@ func (b *breaker[Req, Rsp]) reject(p *breakerPeriod, cause error) error {
 	if p.trip.probes > 0 {
 		e.Reason += fmt.Sprintf(", failed probes: %d", p.trip.probes)
 	}
+	// The earliest time of a probe is known only while none is in flight.
 	if remaining := time.Until(p.trip.probe); !p.probing && remaining > 0 {
 		e.RetryAfter = remaining
 		e.Reason += ", next probe in " + remaining.Round(time.Millisecond).String()

@@ -67,6 +67,7 @@ func NewBudget(ttl time.Duration, ratio float64, perSecond int) *Budget {
 		perSecond = 10
 	}
 	ttl = min(max(ttl, time.Second), time.Minute)
+	// Otherwise the buckets would cover less than ttl.
 	ttl -= ttl % budgetBuckets // so that all buckets have the same length
 	return &Budget{
 		ttl:     ttl,
@@ -79,6 +80,7 @@ func NewBudget(ttl time.Duration, ratio float64, perSecond int) *Budget {
 // Deposit adds the fraction of a retry that each request allows. Call it once per request, at the first
 // attempt. It never blocks, and usually is one atomic addition.
 func (b *Budget) Deposit() {
+	// TryLock, because another goroutine that holds mu will count these deposits soon, and Deposit must not wait.
 	if b.deposits.Add(1)%budgetGroup == 0 && b.mu.TryLock() {
 		b.advance()
 		b.mu.Unlock()
@@ -94,6 +96,7 @@ func (b *Budget) Withdraw() bool {
 	if float64(b.withdrawn+1) > b.allowed() {
 		return false
 	}
+	// The total and the bucket of the current time change together: rotate subtracts the bucket when it expires.
 	b.withdrawn++
 	b.bucket(b.epoch).withdrawn++
 	return true
@@ -159,6 +162,7 @@ func (b *Budget) advance() {
 	deposits := b.deposits.Load()
 	oldEpoch := b.epochOf(b.advanced)
 	b.rotate(b.epochOf(now))
+	// Deposits whose bucket has expired meanwhile no longer count.
 	if fresh := deposits - b.counted; fresh > 0 && oldEpoch > b.epoch-budgetBuckets {
 		b.paidIn += fresh
 		b.bucket(oldEpoch).paidIn += fresh

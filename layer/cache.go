@@ -71,6 +71,7 @@ func (p CachePolicy) Validate() error {
 	return nil
 }
 
+// filled returns p with the defaults in place of zero values.
 func (p CachePolicy) filled() CachePolicy {
 	p.IdleTimeout = cmp.Or(p.IdleTimeout, time.Minute)
 	p.Capacity = cmp.Or(p.Capacity, 10_000)
@@ -93,9 +94,11 @@ func NewCache[K comparable, Req, Rsp any](
 		options: newOptions(opts), policy: p.filled(), mk: mk, ctx: ctx, seed: maphash.MakeSeed(),
 	}
 	c.rejected.counter = c.instruments.LayerRejections.With("layer", "cache")
+	// All shards are made at once, so that a key's shard needs no lock.
 	for i := range c.shards {
 		c.shards[i].init()
 	}
+	// Eight times in each IdleTimeout, so that an entry is dropped soon after it.
 	go c.sweep(max(c.policy.IdleTimeout/8, time.Millisecond))
 	return c
 }
@@ -131,6 +134,7 @@ func (c *Cache[K, Req, Rsp]) Describe() Node {
 			})
 		}
 	}
+	// By key, because maps have no order.
 	slices.SortFunc(n.Children, func(a, b Node) int {
 		return strings.Compare(fmt.Sprint(a.State.Get("key")), fmt.Sprint(b.State.Get("key")))
 	})
@@ -178,13 +182,16 @@ func (c *Cache[K, Req, Rsp]) build(
 	e = &cacheEntry[K, Req, Rsp]{handle: &cacheHandle[K, Req, Rsp]{cache: c, key: key}}
 	e.handle.last.Store(e)
 	ctx, cancel := context.WithCancel(c.ctx)
+	// Ended is called when the entry was retired and its last response has ended. Only then may the service stop.
 	e.Ended = func() {
 		cancel()
 		e.inner.Store(nil)
 	}
+	// This is the use of the caller, which it ends by Done.
 	e.Begin()
 	made := false
 	defer func() { // if mk panics, the waiting callers make the service themselves
+		// settle refuses the entry if no service was made, or if the cache has ended meanwhile.
 		if !s.settle(key, e, made) {
 			c.release(1)
 			cancel()
@@ -240,14 +247,18 @@ func (c *Cache[K, Req, Rsp]) rejectEnded(key K) error {
 // notClosed is an error that matches what err matches, except [ErrClosed]: see rejectClosed.
 type notClosed struct{ err error } //nolint:errname // it hides a kind
 
+// Error returns the text of the hidden error.
 func (n notClosed) Error() string { return n.err.Error() }
 
+// Is makes errors.Is find all errors in the tree but ErrClosed.
 func (n notClosed) Is(target error) bool {
 	return !errors.Is(target, ErrClosed) && errors.Is(n.err, target)
 }
 
+// As makes errors.As find the errors in the tree.
 func (n notClosed) As(target any) bool { return errors.As(n.err, target) }
 
+// errCacheFull is the kind of a rejection because the cache has as many entries as its Capacity allows.
 var errCacheFull error = &kind{"full", ErrNotReady}
 
 // cacheHandle is the [Service] that [Cache.Service] returns for a key. Users may keep it, while the
@@ -261,6 +272,7 @@ type cacheHandle[K comparable, Req, Rsp any] struct {
 
 // open returns the entry for the handle's key, as Cache.open does.
 func (h *cacheHandle[K, Req, Rsp]) open(ctx context.Context) (*cacheEntry[K, Req, Rsp], error) {
+	// The usual case: the entry that this handle used last is still in use.
 	if e := h.last.Load(); e != nil && e.Begin() {
 		return e, nil
 	}
@@ -281,6 +293,8 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 		if err == nil {
 			err = h.ready(ctx, e)
 		}
+		// again reports whether it is worth looking again. The first form is for ErrNoRoute: mk made no service, and may
+		// make one after the next sweep. Two other cases replace it by what they wait for.
 		again := func() bool { return h.cache.swept.Load() != swept || h.cache.ctx.Err() != nil }
 		switch {
 		case h.cache.ctx.Err() != nil:
@@ -293,7 +307,7 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 		case errors.Is(err, errCacheFull):
 			again = h.cache.hasRoom
 		case !errors.Is(err, ErrNoRoute):
-			// The context has ended.
+			// Open has no other error: the context has ended while another caller made the service.
 			return context.Cause(ctx)
 		}
 		if cause := h.cache.freed.Wait(ctx, again); cause != nil {
@@ -304,6 +318,7 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 
 // ready waits until the service of the entry e is ready, or the cache has ended, and releases e.
 func (h *cacheHandle[K, Req, Rsp]) ready(ctx context.Context, e *cacheEntry[K, Req, Rsp]) error {
+	// The entry is in use while Ready waits, so that the sweep does not drop it.
 	defer e.Done()
 	err := ReadyWhile(ctx, h.cache.ctx, *e.inner.Load())
 	e.recordError(err)
@@ -326,6 +341,7 @@ func (h *cacheHandle[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, erro
 	}
 	rsp, err := callUntil(ctx, *e.inner.Load(), req, &h.cache.options, e)
 	if err != nil && e.recordError(err) && h.cache.ctx.Err() == nil {
+		// The service has returned ErrClosed, but the cache can make another one.
 		err = h.cache.rejectClosed(h.key, err)
 	}
 	return rsp, err
@@ -349,6 +365,7 @@ func (c *Cache[K, Req, Rsp]) Pin(ctx context.Context, key K) error {
 	}
 	e, err := c.open(ctx, key)
 	if err == nil {
+		// Until ctx ends, the entry counts as in use.
 		context.AfterFunc(ctx, e.Done)
 	}
 	return err

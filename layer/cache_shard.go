@@ -22,6 +22,7 @@ type cacheShard[K comparable, Req, Rsp any] struct {
 	making map[K]chan struct{} // keys of entries that are being made; build closes the channel
 }
 
+// init makes the shard ready to use, without entries.
 func (s *cacheShard[K, Req, Rsp]) init() {
 	s.entries.Store(&map[K]*cacheEntry[K, Req, Rsp]{})
 	s.making = make(map[K]chan struct{})
@@ -45,12 +46,14 @@ func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making ch
 	if c.ctx.Err() != nil {
 		return nil, false, c.rejectEnded(key)
 	}
+	// Another caller may have made it since this one has looked. A retired entry is about to be dropped.
 	if e := s.find(key); e != nil && !e.IsRetired() {
 		return nil, false, nil
 	}
 	if making := s.making[key]; making != nil {
 		return making, false, nil
 	}
+	// The key takes its place now, although the service does not exist yet. release gives it back.
 	if !acquire(&c.keys, int64(c.policy.Capacity)) {
 		return nil, false, c.reject(key, errCacheFull, fmt.Sprintf("it holds %d keys", c.policy.Capacity), nil)
 	}
@@ -68,6 +71,7 @@ func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], reta
 	if !retain || e.handle.cache.ctx.Err() != nil {
 		return false
 	}
+	// Readers use the old map without a lock, so it is replaced and not changed.
 	entries := maps.Clone(s.load())
 	entries[key] = e
 	s.entries.Store(&entries)
@@ -79,8 +83,10 @@ func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], reta
 func (s *cacheShard[K, Req, Rsp]) drop(entries []*cacheEntry[K, Req, Rsp]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// A copy, because readers use the old map without a lock.
 	without := maps.Clone(s.load())
 	for _, e := range entries {
+		// The key may meanwhile have a newer entry, which stays.
 		if without[e.handle.key] == e {
 			delete(without, e.handle.key)
 		}
@@ -118,6 +124,7 @@ type cacheEntry[K comparable, Req, Rsp any] struct {
 // Observer would be an allocation.
 func (e *cacheEntry[K, Req, Rsp]) Data(int) {}
 
+// End implements [Observer]. A response through the entry has ended.
 func (e *cacheEntry[K, Req, Rsp]) End(error) { e.Done() }
 
 // describe returns the description of the service. It returns nil once the entry is retired and unused.
@@ -142,6 +149,7 @@ func (e *cacheEntry[K, Req, Rsp]) recordError(err error) bool {
 // isOver retires the entry if its service has returned [ErrClosed] or was unused for the duration idle,
 // and reports whether it did. Only the sweep calls it.
 func (e *cacheEntry[K, Req, Rsp]) isOver(now time.Time, idle time.Duration) bool {
+	// Count.Word changes with each use.
 	word := e.Word()
 	switch {
 	case e.closed.Load():
@@ -151,6 +159,7 @@ func (e *cacheEntry[K, Req, Rsp]) isOver(now time.Time, idle time.Duration) bool
 		e.lastWord, e.idleStart = word, now
 		return false
 	}
+	// RetireUnused fails if a request began since word was read.
 	return now.Sub(e.idleStart) >= idle && e.RetireUnused(word)
 }
 
@@ -167,7 +176,9 @@ func (c *Cache[K, Req, Rsp]) sweep(every time.Duration) {
 				c.sweepShard(&c.shards[i], now)
 			}
 			c.swept.Add(1)
+			// Requests that wait for room try again after each sweep.
 			c.freed.Wake()
+		// The cache has ended: each entry is retired, and its service ends after its last response.
 		case <-c.ctx.Done():
 			for i := range c.shards {
 				c.release(c.shards[i].end())
@@ -190,6 +201,7 @@ func (c *Cache[K, Req, Rsp]) sweepShard(s *cacheShard[K, Req, Rsp], now time.Tim
 	}
 	s.drop(expired)
 	for _, e := range expired {
+		// The handle would otherwise keep the dropped service in memory.
 		e.handle.last.CompareAndSwap(e, nil)
 	}
 	c.release(len(expired))

@@ -50,11 +50,11 @@ func (c Class) IsRetryable() bool { return c == Retryable || c == Throttled }
 // linkerd's proxy counts the same codes as failures, except RESOURCE_EXHAUSTED.
 func ClassifyGRPC(code uint32) Class {
 	switch code {
-	case 14:
+	case 14: // UNAVAILABLE
 		return Retryable
-	case 8:
+	case 8: // RESOURCE_EXHAUSTED
 		return Throttled
-	case 2, 4, 7, 13, 15:
+	case 2, 4, 7, 13, 15: // UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED, INTERNAL and DATA_LOSS
 		return Failure
 	}
 	return Success
@@ -157,6 +157,7 @@ func wrappedBy[Req, Rsp any](svc Service[Req, Rsp]) Service[Req, Rsp] {
 	if w, ok := svc.(interface{ Next() Service[Req, Rsp] }); ok {
 		return w.Next()
 	}
+	// The layer may be a struct or a pointer to one.
 	v := reflect.ValueOf(svc)
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
@@ -165,9 +166,11 @@ func wrappedBy[Req, Rsp any](svc Service[Req, Rsp]) Service[Req, Rsp] {
 		return nil
 	}
 	field, ok := v.Type().FieldByName("Service")
+	// A field that is not embedded may be any service, not the wrapped one.
 	if !ok || !field.Anonymous {
 		return nil
 	}
+	// FieldByIndexErr fails if the field belongs to an embedded pointer that is nil.
 	if v, err := v.FieldByIndexErr(field.Index); err == nil {
 		next, _ := reflect.TypeAssert[Service[Req, Rsp]](v)
 		return next

@@ -87,6 +87,7 @@ func bodyField(t reflect.Type) (index int, ok bool) {
 		return 0, false
 	}
 	f, ok := t.Elem().FieldByName("Body")
+	// A field of an embedded struct has a longer index, and might be behind a nil pointer.
 	if !ok || len(f.Index) != 1 || f.Type != reflect.TypeFor[io.ReadCloser]() {
 		return 0, false
 	}
@@ -101,9 +102,11 @@ func bodyField(t reflect.Type) (index int, ok bool) {
 // [PanicError].
 func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadCloser {
 	w, upgraded := body.(io.Writer)
+	// The headers of an upgraded connection have arrived, although no byte may follow for long.
 	if upgraded {
 		o.Data(0)
 	}
+	// A body that is observed already gets another observer instead of another wrapper.
 	switch b := body.(type) {
 	case *observedBody:
 		b.add(o)
@@ -116,7 +119,7 @@ func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadClo
 		return b
 	}
 	b := &observedBody{innerBody: innerBody{body}, upgraded: upgraded}
-	// The context may have ended already, and ContextDone may be running.
+	// Watch may call ContextDone at once, if the context has ended already. Therefore the observer is set before.
 	b.observers = append(b.first[:0], o)
 	ends := reqctx.Watch(ctx, b)
 	b.mu.Lock()
@@ -152,10 +155,12 @@ type observedBody struct {
 
 // add adds an observer. If the body has ended already, the observer is told so now.
 func (b *observedBody) add(o Observer) {
+	// The response may already have ended. The observer must then learn that at once.
 	b.mu.Lock()
 	if b.ended {
 		err := b.err
 		b.mu.Unlock()
+		// Without the lock, because End calls foreign code.
 		o.End(err)
 		return
 	}
@@ -192,6 +197,7 @@ func (b *observedBody) Read(p []byte) (n int, err error) {
 
 // Close closes the body. For the observers, that is its end, if no Read has returned one.
 func (b *observedBody) Close() error {
+	// An upgraded connection that was read to its end is complete, although only Close ends it.
 	end := ErrBodyClosedEarly
 	if b.eof.Load() {
 		end = nil
@@ -243,10 +249,12 @@ func (b *observedBody) end(err error) {
 		return
 	}
 	b.ended, b.err = true, err
+	// Copied under mu, because add may append concurrently.
 	observers := b.observers
 	ends := b.ends
 	b.mu.Unlock()
 	ends.Stop()
+	// Unlocked, because End may call back into the body.
 	panics.End(observers, err)
 }
 
@@ -256,11 +264,13 @@ func (b *observedBody) end(err error) {
 func callUntil[Req, Rsp any](
 	ctx context.Context, next Service[Req, Rsp], req Req, opts *options[Rsp], o Observer,
 ) (rsp Rsp, err error) {
+	// False after a panic too: then the deferred function releases what is held.
 	returned := false
 	defer opts.dropUnless(&returned, &rsp, &err, o)
 	if rsp, err = next.Call(ctx, req); err != nil {
 		return rsp, err
 	}
+	// A response without a body ends when it is returned.
 	if opts.bare {
 		o.End(nil)
 	} else {

@@ -105,6 +105,7 @@ func (p Priority) rank() int {
 	return int(min(max(p, PriorityBulk), PriorityCritical) - PriorityBulk)
 }
 
+// priorityKey is the context key of a request's priority.
 type priorityKey struct{}
 
 // WithPriority returns a context with the priority p. Never take p from an untrusted
@@ -125,12 +126,14 @@ type Route struct {
 	Labels map[string]string // for metrics and tap; must not be modified
 }
 
+// routeKey is the context key of a request's route.
 type routeKey struct{}
 
 // WithRoute returns a context that carries r to the layers below. If ctx carries a [Record],
 // WithRoute also stores r's name in it.
 func WithRoute(ctx context.Context, r *Route) context.Context {
 	if r != nil {
+		// If ctx is the context of a Retry, which has a field for the route, storing it there saves an allocation.
 		RecordFromContext(ctx).SetRoute(r.Name)
 		if a, ok := ctx.(*attempt); ok && a.route.CompareAndSwap(nil, r) {
 			return a // without an allocation
@@ -190,11 +193,13 @@ func (c *attemptsContext) Value(key any) any {
 // Add adds endpoint to the set. The endpoint must be comparable. If it is a pointer, Add
 // does not allocate.
 func (t *Attempts) Add(endpoint any) {
+	// A context without Attempts has nil, and nothing is recorded.
 	if t == nil {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	// The first few endpoints fit in the array room, without an allocation.
 	if t.visited == nil {
 		t.visited = t.room[:0]
 	}

@@ -67,6 +67,7 @@ func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err 
 		d.rejected.inc()
 		return rsp, rejectLate(d.limit.target, "the caller's time was over when the request came")
 	}
+	// due has its own limit, because each caller has another time left.
 	r := &due{limit: overrun{&d.limit, remaining}}
 	// With a request body that takes long to send, the limit pauses meanwhile: see InitPausable.
 	if d.afterBody {
@@ -74,7 +75,8 @@ func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err 
 	} else {
 		r.Init(ctx, remaining, &r.limit)
 	}
-	return callWithLimit(d.Service, req, &r.timed, &d.options, d.bodies, false)
+	// d.bodies gives access to the response's body, whose end is the end of the limit.
+	return callWithLimit(d.Service, req, &r.timed, &d.options, d.bodies, false) // not hidden: the limit also applies to the body
 }
 
 // due is a request's context with its time limit. Other layers share a limit between requests, but here
@@ -84,6 +86,7 @@ type due struct {
 	limit overrun
 }
 
+// Describe returns how many requests came too late, and how many exceeded their time.
 func (d *deadlineIn[Req, Rsp]) Describe() Node {
 	return Node{Name: "deadline_in", State: State{{"rejected", d.rejected.n.Load()}, {"expired", d.limit.expired.n.Load()}}}
 }
@@ -129,20 +132,24 @@ type deadlineOut[Req, Rsp any] struct {
 // which no time would be left.
 func (d *deadlineOut[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if ctx.Err() != nil {
+		// The request has ended before it was sent.
 		return rsp, rejectDone(ctx, "deadline", d.target)
 	}
 	deadline, ok := ctx.Deadline()
 	if !ok {
+		// Without a deadline there is nothing to tell the server.
 		return d.Service.Call(ctx, req)
 	}
 	remaining := time.Until(deadline)
 	if remaining <= d.margin {
+		// The server could not answer in time.
 		d.rejected.inc()
 		return rsp, rejectLate(d.target, fmt.Sprintf("%v are left, less than the margin of %v", max(remaining, 0), d.margin))
 	}
 	return d.Service.Call(ctx, d.write(req, remaining-d.margin))
 }
 
+// Describe returns the layer's node with its margin and counts.
 func (d *deadlineOut[Req, Rsp]) Describe() Node {
 	return Node{Name: "deadline_out", State: State{{"margin", d.margin}, {"rejected", d.rejected.n.Load()}}}
 }

@@ -48,6 +48,7 @@ func (s State) MarshalJSON() ([]byte, error) {
 		}
 		// JSON has no infinite numbers, and a duration is easier to read as text.
 		value := a.Value
+		// Other values are left to encoding/json.
 		switch v := value.(type) {
 		case fmt.Stringer:
 			value = v.String()
@@ -94,8 +95,10 @@ func (n Node) String() string {
 
 // print writes n, its children, which are indented further, and the nodes after it.
 func (n Node) print(b *strings.Builder, indent string) {
+	// Next is the layer below: it gets a line of its own with the same indent.
 	for node := &n; node != nil; node = node.Next {
 		b.WriteString(indent)
+		// Names are padded so that the states are aligned.
 		if len(node.State) == 0 {
 			b.WriteString(node.Name)
 		} else {

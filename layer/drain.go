@@ -57,6 +57,7 @@ type drained[Req, Rsp any] struct {
 // returns an error that matches ErrClosed, whether the service below is ready or not.
 func (s *drained[Req, Rsp]) Ready(ctx context.Context) error {
 	if s.drainer.Draining() {
+		// ReadyWhile ends its wait when draining begins.
 		return s.closed
 	}
 	err := ReadyWhile(ctx, s.drainer.signal(), s.Service)
@@ -85,6 +86,7 @@ func (s *drained[Req, Rsp]) Data(int) {}
 // End implements [Observer]: the response has ended, so the request is no longer open.
 func (s *drained[Req, Rsp]) End(error) { s.drainer.leave() }
 
+// Describe returns the state of the Drainer, which several stacks may share.
 func (s *drained[Req, Rsp]) Describe() Node {
 	return Node{Name: "drain", State: State{
 		{"in_flight", s.drainer.InFlight()}, {"draining", s.drainer.Draining()}, {"rejected", s.rejected.n.Load()},
@@ -123,10 +125,13 @@ func NewDrainer() *Drainer { return new(Drainer) }
 // still open. They continue. Drain may be called again and concurrently.
 func (d *Drainer) Drain(ctx context.Context) error {
 	start := time.Now()
+	// From here on, enter rejects requests.
 	d.state.Or(drainBegun)
+	// signal makes the context, if no Ready has made it, so that begin is set.
 	d.signal()
 	d.begin()
 	err := d.empty.Wait(ctx, d.drained)
+	// The last request may have ended together with ctx.
 	if err == nil || d.drained() {
 		return nil
 	}

@@ -74,6 +74,8 @@ type kind struct {
 }
 
 func (k *kind) Error() string { return k.text }
+
+// Unwrap returns the more general kind.
 func (k *kind) Unwrap() error { return k.kind }
 
 // Error is an error that a layer returns. It names the layer, the target and the endpoint at which
@@ -99,6 +101,7 @@ func (e *Error) Error() string {
 			b.WriteString(" " + name)
 		}
 	}
+	// A kind such as "timeout" may have the same name as the layer.
 	if e.Kind != nil && e.Kind.Error() != e.Layer {
 		b.WriteString(": " + e.Kind.Error())
 	}
@@ -116,6 +119,7 @@ func (e *Error) Error() string {
 
 // Unwrap returns Kind and Err, without those that are nil.
 func (e *Error) Unwrap() []error {
+	// errors.Is and errors.As search both, without a nil among them.
 	switch {
 	case e.Kind == nil && e.Err == nil:
 		return nil
@@ -130,6 +134,7 @@ func (e *Error) Unwrap() []error {
 // Is implements the method that errors.Is calls: it reports whether target is the Kind, or an error
 // that the Kind wraps. It exists because errors.Is would otherwise only use Unwrap, which allocates.
 func (e *Error) Is(target error) bool {
+	// Only Kind's chain is searched. errors.Is itself continues with Unwrap, and so with Err.
 	for kind := e.Kind; kind != nil; kind = errors.Unwrap(kind) {
 		if kind == target {
 			return true
@@ -155,6 +160,7 @@ func RetryAfter(err error) (time.Duration, bool) {
 	if !errors.As(err, &e) {
 		return 0, false
 	}
+	// An inner layer may ask for a longer wait, which the outer one must not shorten.
 	retryAfter := e.RetryAfter
 	if inner, ok := RetryAfter(e.Err); ok {
 		retryAfter = max(retryAfter, inner)

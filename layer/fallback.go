@@ -99,7 +99,8 @@ func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) er
 	}
 	switch {
 	case errors.Is(second, ErrNotReady) && !errors.Is(first, ErrNotReady):
-		// The first service may have processed the request, so this must not match ErrNotReady.
+		// The first service may have processed the request, so this must not match ErrNotReady, and cannot wrap second.
+		// The cause is nil unless the caller has given up.
 		e.Err = context.Cause(ctx)
 	case errors.Is(second, ErrClosed) && !errors.Is(first, ErrClosed):
 		// The first service may become ready again.
@@ -115,6 +116,7 @@ func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) er
 	return e
 }
 
+// Describe returns how many responses were replaced.
 func (f *fallback[Req, Rsp]) Describe() Node {
 	return Node{Name: "fallback", State: State{{"replaced", f.replaced.Load()}}}
 }

@@ -43,6 +43,7 @@ type FaultPolicy[Req any] struct {
 // Validate returns an error that names the first invalid field, or nil.
 func (p FaultPolicy[Req]) Validate() error {
 	switch {
+	// Written so that NaN is out of range too.
 	case !(p.Fraction >= 0 && p.Fraction <= 1):
 		return fmt.Errorf("FaultPolicy.Fraction is %v, must be 0 to 1", p.Fraction)
 	case p.Delay < 0:
@@ -51,6 +52,7 @@ func (p FaultPolicy[Req]) Validate() error {
 		return fmt.Errorf("FaultPolicy.Jitter is %v, must be at least 0", p.Jitter)
 	case p.TTL <= 0:
 		return fmt.Errorf("FaultPolicy.TTL is %v, must be above 0", p.TTL)
+	// A fault that neither delays nor fails is a mistake.
 	case p.Err == nil && p.Delay == 0 && p.Jitter == 0:
 		return errors.New("FaultPolicy: Delay, Jitter or Err must be set")
 	}
@@ -104,10 +106,12 @@ func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer
 	if p.Rand == nil {
 		p.Rand = rand.Float64
 	}
+	// All stacks of the layer share its lifetime, which begins now.
 	live := &faultLife{start: time.Now(), ttl: p.TTL}
 	delays := o.instruments.FaultsInjected.With("fault", "delay")
 	failures := o.instruments.FaultsInjected.With("fault", "error")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		// Without faults the layer is left out, so that it costs nothing.
 		if p.Fraction == 0 {
 			return next
 		}
@@ -167,6 +171,7 @@ func (f *faultInjection[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, 
 // hits reports whether the request gets the fault: Match selects it, or is nil, and a random number is
 // below Fraction. After the TTL, or once ctx has ended, no request gets one.
 func (f *faultInjection[Req, Rsp]) hits(ctx context.Context, req Req) bool {
+	// After TTL, a forgotten fault disables itself.
 	if f.lifetime.remaining() <= 0 {
 		f.lifetime.expired.Store(true)
 		return false

@@ -44,6 +44,7 @@ func (l *filter[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	return l.Service.Call(ctx, req)
 }
 
+// Describe returns how many requests were rejected.
 func (l *filter[Req, Rsp]) Describe() Node {
 	return Node{Name: "filter", State: State{{"rejected", l.rejected.n.Load()}}}
 }

@@ -48,6 +48,7 @@ type HedgePolicy[Req any] struct {
 	HedgeIf func(req Req) bool
 }
 
+// The defaults and limits of a HedgePolicy.
 const (
 	defaultHedgeQuantile = 0.95
 	defaultHedgeSamples  = 100
@@ -115,6 +116,7 @@ func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 	p = p.filled()
 	protocol := protocolOf[Req](o)
 	if p.HedgeIf == nil {
+		// The protocol knows which requests have an effect if they are sent twice.
 		p.HedgeIf = protocol.Idempotent
 	}
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
@@ -146,12 +148,12 @@ type hedge[Req, Rsp any] struct {
 
 	budget   *Budget // limits the copies of this Hedge; Budget of the policy limits them too
 	requests bodyAccessor[Req]
-	shown    budgetGauge
+	shown    budgetGauge // publishes the balance of the budget as a metric
 
-	start   time.Time
-	latency quantile
+	start   time.Time // the origin of all points in time, which are durations
+	latency quantile  // of recent first attempts; the delay is one of its quantiles
 
-	sent, won, skipped tally
+	sent, won, skipped tally // copies that were sent, that were used, and that could not be sent
 }
 
 // Call sends req, and a copy of it after the delay if there is no response by then. The first response
@@ -165,18 +167,22 @@ func (h *hedge[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if !ok { // too few latencies are known
 		return h.sendOnce(ctx, req, start)
 	}
+	// The race holds everything that two attempts need. follow makes its context a child of ctx.
 	r := &hedgeRace[Req, Rsp]{hedge: h, req: req, start: start}
 	if r.ctx.follow(ctx); r.ctx.hints.Copy {
 		return h.sendOnce(ctx, req, start)
 	}
-	r.first.Init(&r.ctx, 0, nil)
+	// 0 means no time limit: the context only makes it possible to cancel the attempt when it loses.
+	r.first.Init(&r.ctx, 0, nil) // no time limit
 	r.first.req = req
+	// A nil Replay means that both attempts can send req as it is.
 	if r.replay = h.protocol.Replay(req, h.policy.MaxBodyBytes); r.replay != nil {
 		defer r.replay.End()
 		if r.first.req, ok = r.replay.Next(); !ok { // the body can be sent only once
 			return h.sendOnce(ctx, req, start)
 		}
 	}
+	// From here on, sendCopy may run concurrently with run.
 	r.timer = time.AfterFunc(delay, r.sendCopy)
 	return r.run()
 }
@@ -184,7 +190,8 @@ func (h *hedge[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 // sendOnce sends a request without a copy, and records its latency, from which later delays are
 // computed.
 func (h *hedge[Req, Rsp]) sendOnce(ctx context.Context, req Req, start time.Duration) (rsp Rsp, err error) {
-	returned := false
+	// If the classifier panics, this discards the response.
+	returned := false // for dropUnless: the caller gets rsp
 	defer h.dropUnless(&returned, &rsp, &err, nil)
 	rsp, err = h.Service.Call(ctx, req)
 	h.record(ctx, start, h.classifyHeaders(ctx, rsp, err) == Success, err)
@@ -192,6 +199,7 @@ func (h *hedge[Req, Rsp]) sendOnce(ctx context.Context, req Req, start time.Dura
 	return rsp, err
 }
 
+// now returns the time since the layer was made, by the monotonic clock.
 func (h *hedge[Req, Rsp]) now() time.Duration { return time.Since(h.start) }
 
 // delay returns how long to wait for a first attempt before a copy is sent. It returns false if fewer
@@ -214,22 +222,26 @@ func (h *hedge[Req, Rsp]) classifyHeaders(ctx context.Context, rsp Rsp, err erro
 // the delay is not fixed. It also deposits into both budgets, except after a rejection, and except for
 // a budget into which a [Retry] above deposits already. err is the attempt's error.
 func (h *hedge[Req, Rsp]) record(ctx context.Context, start time.Duration, sample bool, err error) {
+	// With a fixed delay, latencies are not needed.
 	if sample && !h.policy.fixed() {
 		now := h.now()
 		h.latency.record(now, now-start)
 	}
+	// show and follow keep the gauge of the budget up to date.
 	h.shown.follow()
+	// A rejected request has put no load on the service, and so pays nothing in.
 	if err != nil && errors.Is(err, ErrNotReady) {
 		return
 	}
 	h.budget.Deposit()
+	// If a Retry with the same budget is above this layer, that one has paid in.
 	if h.policy.Budget != nil && !deposits(ctx, h.policy.Budget) {
 		h.policy.Budget.Deposit()
 	}
 }
 
-// withdraw reports whether both budgets allow one more copy. It asks the Hedge's own budget first, so
-// that a copy which that one does not allow costs retries nothing.
+// withdraw reports whether both budgets allow one more copy. It asks the Hedge's own budget first: if
+// that does not allow the copy, nothing is taken from the policy's budget, which may be shared with retries.
 func (h *hedge[Req, Rsp]) withdraw() bool {
 	return h.budget.Withdraw() && (h.policy.Budget == nil || h.policy.Budget.Withdraw())
 }
@@ -247,6 +259,7 @@ func (h *hedge[Req, Rsp]) balance() int {
 func (h *hedge[Req, Rsp]) Describe() Node {
 	state := State{}
 	if delay, ok := h.delay(h.now()); ok {
+		// As long as there are too few samples, there is no delay.
 		state = append(state, Attr{"delay", delay})
 	}
 	if !h.policy.fixed() {
@@ -306,6 +319,7 @@ func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 	f := &r.first
 	returned := false
 	defer func() {
+		// A panic must not leave the copy running.
 		if !returned { // a panic, or Goexit
 			r.abandon()
 		}
@@ -316,16 +330,22 @@ func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 	r.timer.Stop()
 	r.mu.Lock()
 	c := r.second // if it is nil, decided keeps sendCopy from sending a copy
+	// The copy may have won while the first attempt was in flight (isDecided). Otherwise the first attempt wins now, if
+	// it succeeded or there is no copy.
 	isDecided := r.decided
 	r.decided = isDecided || c == nil || f.wins()
 	decided := r.decided
 	r.mu.Unlock()
+	// A first attempt that the copy has beaten counts too, although it was canceled: without the slow ones, the delay
+	// would become too short.
 	r.record(r.ctx.Context, r.start, f.class == Success || isDecided, f.err)
 	// Nothing has won so far. The copy may still succeed.
 	if c != nil && !decided {
 		<-c.done
 	}
 	winner := f
+	// Cases: there was no copy; the copy has won; the first attempt was rejected, but the copy may have reached the
+	// service, so that the error must not match ErrNotReady; or the first attempt's result is returned.
 	switch {
 	case c == nil:
 	case isDecided || !decided && c.won:
@@ -348,6 +368,7 @@ func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 // ends.
 func (r *hedgeRace[Req, Rsp]) finish(a *hedgeAttempt[Req, Rsp]) (Rsp, error) {
 	if a.err != nil {
+		// End releases the context.
 		a.End(nil)
 		return a.rsp, a.err
 	}
@@ -360,10 +381,13 @@ func (r *hedgeRace[Req, Rsp]) finish(a *hedgeAttempt[Req, Rsp]) (Rsp, error) {
 // discards its response. If the attempt failed, it also closes its request body, because the attempt
 // may have failed before anything could close it.
 func (r *hedgeRace[Req, Rsp]) discard(a *hedgeAttempt[Req, Rsp]) {
+	// End, even if one of the calls below panics.
 	defer a.End(nil)
+	// After an error, the attempt's copy of the body may still be open.
 	if a.err != nil && r.replay != nil {
 		defer r.requests.closeBody(a.req)
 	}
+	// The response is not needed: the attempt is canceled and the rest of the response discarded.
 	if a.open {
 		a.open = false
 		a.Cancel(errHedgeLost)
@@ -377,6 +401,7 @@ func (r *hedgeRace[Req, Rsp]) abandon() {
 	r.timer.Stop()
 	r.mu.Lock()
 	c := r.second
+	// If the copy has won, nothing else discards its response.
 	won := c != nil && c.won
 	r.decided = true
 	r.mu.Unlock()
@@ -393,7 +418,7 @@ func (r *hedgeRace[Req, Rsp]) abandon() {
 // own goroutine.
 func (r *hedgeRace[Req, Rsp]) sendCopy() {
 	c := &hedgeAttempt[Req, Rsp]{done: make(chan struct{})}
-	c.Init(asCopy(&r.ctx), 0, nil)
+	c.Init(asCopy(&r.ctx), 0, nil) // no time limit
 	r.mu.Lock()
 	if r.decided {
 		r.mu.Unlock()
@@ -401,8 +426,10 @@ func (r *hedgeRace[Req, Rsp]) sendCopy() {
 	}
 	r.second = c // from now on, run waits for it
 	r.mu.Unlock()
+	// Deferred calls run in reverse order, so c.done is closed when everything else is over.
 	defer close(c.done)
 	defer func() {
+		// A copy that has won is left to run, which returns its result.
 		if !c.won {
 			_ = panics.Contain(func() { r.discard(c) })
 		}
@@ -416,6 +443,7 @@ func (r *hedgeRace[Req, Rsp]) sendCopy() {
 	c.sent = true
 	rsp, err := r.Service.Call(&c.Context, c.req)
 	c.rsp, c.open = rsp, err == nil
+	// A rejected copy was not sent, so it counts as skipped.
 	c.sent = err == nil || !errors.Is(err, ErrNotReady)
 	count := &r.sent
 	if !c.sent {
@@ -426,6 +454,7 @@ func (r *hedgeRace[Req, Rsp]) sendCopy() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c.err = err
+	// The mutex decides between this copy and the first attempt, which takes it in run.
 	if !r.decided && c.wins() {
 		r.decided, c.won = true, true
 		_ = panics.Contain(r.won.inc)
@@ -437,17 +466,21 @@ func (r *hedgeRace[Req, Rsp]) sendCopy() {
 // read to its end and is stored, so that it can be sent again, and both budgets allow it.
 func (r *hedgeRace[Req, Rsp]) prepare(c *hedgeAttempt[Req, Rsp]) bool {
 	c.req = r.req
+	// The request has a body, so each attempt needs its own copy.
 	if r.replay != nil {
+		// A body that is still being read may yet fail, so a copy waits for its end.
 		ok := r.replay.Whole()
 		if ok {
 			c.req, ok = r.replay.Next()
 		}
 		if !ok {
+			// c.req is reset, so that the caller does not close a body that belongs to another attempt.
 			c.req = *new(Req)
 			r.explain("the request body cannot be sent again")
 			return false
 		}
 	}
+	// withdraw takes one from each budget.
 	granted := r.withdraw()
 	r.shown.show()
 	if !granted {

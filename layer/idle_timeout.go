@@ -53,18 +53,21 @@ type idleTimeout[Req, Rsp any] struct {
 
 // Call sends req with a context that ends when the response body has been idle for too long.
 func (t *idleTimeout[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
+	// 0 means no time limit. The context is canceled by the timer of Read.
 	r := &idling{cause: &t.cause}
 	r.Init(ctx, 0, nil)
+	// r is the observer of the response, and ends its context with it.
 	if rsp, err = callUntil(&r.Context, t.Service, req, &t.options, r); err != nil {
 		return rsp, err
 	}
-	// Puts r between the observers and the body, without another wrapper.
+	// Puts r between the observers and the body, so that it measures each Read, without another wrapper.
 	if b, ok := t.bodies.body(rsp).(*observedBody); ok {
 		r.ReadCloser, b.ReadCloser = b.ReadCloser, r
 	}
 	return rsp, nil
 }
 
+// Describe returns the time limit and how often it expired.
 func (t *idleTimeout[Req, Rsp]) Describe() Node { return t.cause.node(t.cause.duration) }
 
 // idling is all that a request with an idle timeout needs, in one allocation: its context, the
@@ -85,6 +88,7 @@ func (r *idling) Read(p []byte) (int, error) {
 	r.startRead()
 	n, err := r.ReadCloser.Read(p)
 	r.finishRead()
+	// Only an error that comes from this limit is wrapped.
 	if err != nil && err != io.EOF && r.Cause() == error(r.cause) { //nolint:errorlint // a Reader ends with just this value
 		err = r.cause.wrap(err)
 	}
@@ -101,6 +105,7 @@ func (r *idling) End(err error) {
 func (r *idling) startRead() {
 	r.reads.Lock()
 	defer r.reads.Unlock()
+	// expire reads it: only during a Read does silence count.
 	r.reading = true
 	if r.timer == nil {
 		r.timer = time.AfterFunc(r.cause.duration, r.expire)
@@ -114,6 +119,7 @@ func (r *idling) startRead() {
 func (r *idling) finishRead() {
 	r.reads.Lock()
 	defer r.reads.Unlock()
+	// Stop returns false if the timer has expired, so that expire will run.
 	if r.reading && !r.timer.Stop() {
 		r.staleExpiries++
 	}
@@ -131,6 +137,7 @@ func (r *idling) expire() {
 	}
 	r.reading = false
 	r.reads.Unlock()
+	// Deferred, so that the request is canceled even if the metric panics.
 	defer r.Cancel(r.cause)
 	_ = panics.Contain(r.cause.expired.inc)
 }

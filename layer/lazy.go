@@ -41,6 +41,7 @@ type lazy[Req, Rsp any] struct {
 	svc atomic.Pointer[Service[Req, Rsp]]
 }
 
+// Call calls the service, which the first call makes.
 func (l *lazy[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if l.svc.Load() == nil && reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "lazy", l.target)
@@ -48,6 +49,7 @@ func (l *lazy[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error)
 	return l.service().Call(ctx, req)
 }
 
+// Ready calls Ready of the service, which it makes if necessary.
 func (l *lazy[Req, Rsp]) Ready(ctx context.Context) error { return l.service().Ready(ctx) }
 
 // service returns the service, and makes it if it does not exist yet.
@@ -58,10 +60,12 @@ func (l *lazy[Req, Rsp]) service() Service[Req, Rsp] {
 	return l.make()
 }
 
-// make makes the service. If another goroutine makes it at the same time, it waits for that one.
+// make makes the service and returns it. If another goroutine is making it already, make waits for the lock and
+// returns what that goroutine has made.
 func (l *lazy[Req, Rsp]) make() Service[Req, Rsp] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// It was made during the wait for the lock.
 	if svc := l.svc.Load(); svc != nil {
 		return *svc
 	}

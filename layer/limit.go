@@ -56,6 +56,7 @@ type limit[Req, Rsp any] struct {
 	rejected tally
 }
 
+// Ready waits until fewer requests than the limit are in flight and the service is ready.
 func (l *limit[Req, Rsp]) Ready(ctx context.Context) error {
 	return awaitRoom(ctx, &l.freed, l.hasRoom, l.Service)
 }
@@ -72,6 +73,7 @@ func (l *limit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 	return callUntil(ctx, l.Service, req, &l.options, l)
 }
 
+// hasRoom reports whether another request may start.
 func (l *limit[Req, Rsp]) hasRoom() bool { return l.inFlight.Load() < l.max }
 
 // Data implements [Observer] and does nothing. The service itself is the Observer of every response,

@@ -34,6 +34,7 @@ func (m *mapRequest[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return m.Service.Call(ctx, m.f(req))
 }
 
+// Describe returns a node without state.
 func (m *mapRequest[Req, Rsp]) Describe() Node { return Node{Name: "map_request"} }
 
 // MapResponse replaces each response of inner with the result of f.
@@ -79,4 +80,5 @@ func (m *mapResponse[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err
 	return rsp, err
 }
 
+// Describe returns a node without state.
 func (m *mapResponse[Req, Rsp]) Describe() Node { return Node{Name: "map_response"} }

@@ -55,6 +55,7 @@ type Instruments struct {
 // orDiscard returns i with instruments that discard their values in place of nil, so that layers need
 // no check. Counters with a label become announcing.
 func (i Instruments) orDiscard() Instruments {
+	// First, nil counters are replaced. Then those with a label that a layer binds are wrapped.
 	for _, c := range []*metrics.Counter{
 		&i.Requests, &i.Rejections, &i.Responses, &i.LayerRejections, &i.Timeouts, &i.Retries,
 		&i.RetriesSkipped, &i.Hedges, &i.BreakerOpened, &i.ConnectAttempts, &i.FaultsInjected, &i.Mirrored,
@@ -85,6 +86,7 @@ func (i Instruments) orDiscard() Instruments {
 // show the series before the first event.
 type announcing struct{ metrics.Counter }
 
+// With returns the counter with the labels, and adds 0, so that its series exists before the first event.
 func (a announcing) With(labels ...string) metrics.Counter {
 	c := a.Counter.With(labels...)
 	c.Add(0)
@@ -172,6 +174,7 @@ func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err er
 	return rsp, err
 }
 
+// Describe returns a node without state, because the metrics system has the values.
 func (m *measured[Req, Rsp]) Describe() Node { return Node{Name: "metrics"} }
 
 // sample is the [Observer] of one request. It records the request's class and duration when its

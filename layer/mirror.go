@@ -51,6 +51,7 @@ type MirrorPolicy[Req any] struct {
 	Rand func() float64
 }
 
+// The defaults of a MirrorPolicy.
 const (
 	defaultMirrorBody     = 64 << 10
 	defaultMirrorInFlight = 100
@@ -60,6 +61,7 @@ const (
 // Validate returns an error that names the first field that is out of range, or nil.
 func (p MirrorPolicy[Req]) Validate() error {
 	switch {
+	// Written so that NaN is out of range too.
 	case !(p.Fraction >= 0 && p.Fraction <= 1):
 		return fmt.Errorf("MirrorPolicy.Fraction is %v, must be 0 to 1", p.Fraction)
 	case p.MaxInFlight < 0:
@@ -137,6 +139,7 @@ func (m *mirror[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if !ok {
 		return m.Service.Call(ctx, req)
 	}
+	// A rejected request was not sent, so it is not copied either: the condition is never met.
 	rsp, err := m.Service.Call(ctx, forked)
 	if err == nil || !errors.Is(err, ErrNotReady) {
 		c.conditionMet()
@@ -154,7 +157,7 @@ type mirrorShared[Req, Rsp any] struct {
 	target   string
 
 	inFlight                                  atomic.Int64
-	answered, failed, rejected, full, skipped tally
+	answered, failed, rejected, full, skipped tally                  // outcomes of copies; full: too many in flight; skipped: not copied
 	last                                      atomic.Pointer[string] // the last error, or nil
 }
 
@@ -163,6 +166,7 @@ type mirrorShared[Req, Rsp any] struct {
 // the caller sends req itself, because a mirror must not make requests fail.
 func (m *mirrorShared[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Req, ok bool) {
 	defer func() {
+		// TeeRequest has panicked, because it has not returned.
 		if !ok {
 			m.skip(recover())
 		}
@@ -192,12 +196,15 @@ func (m *mirror[Req, Rsp]) Describe() Node {
 // selects reports whether to copy req: Match accepts it, a random number is below the policy's
 // Fraction, and fewer than MaxInFlight copies are in flight.
 func (m *mirrorShared[Req, Rsp]) selects(req Req) bool {
+	// After the layer's lifetime, nothing is mirrored.
 	if m.lifetime.Err() != nil || m.policy.Match != nil && !m.policy.Match(req) {
 		return false
 	}
+	// After Match, so that Fraction is the share of the requests that match.
 	if m.policy.Fraction < 1 && m.policy.Rand() >= m.policy.Fraction {
 		return false
 	}
+	// The last check: only a request that would have been mirrored counts as one too many.
 	if m.inFlight.Load() >= int64(m.policy.MaxInFlight) {
 		m.full.inc()
 		return false
@@ -214,6 +221,7 @@ func (m *mirrorShared[Req, Rsp]) skip(panicked any) {
 	}
 }
 
+// recordError stores err as the last error of a mirrored request, for Describe.
 func (m *mirrorShared[Req, Rsp]) recordError(err error) { m.last.Store(new(err.Error())) }
 
 // mirrored is a request that was selected to be copied. The copy is sent when two conditions hold:
@@ -239,9 +247,11 @@ func (c *mirrored[Req, Rsp]) bodyRead(copied Req, ok bool) {
 // conditionMet counts one of the two conditions. The second call starts the goroutine that sends the
 // copy, unless too many copies are in flight.
 func (c *mirrored[Req, Rsp]) conditionMet() {
+	// Only the call that meets the second condition continues.
 	if c.met.Add(1) != 2 || c.lifetime.Err() != nil {
 		return
 	}
+	// selects has checked this before, but other copies may have begun since then.
 	if c.inFlight.Add(1) > int64(c.policy.MaxInFlight) {
 		c.inFlight.Add(-1)
 		c.full.inc()
@@ -252,6 +262,7 @@ func (c *mirrored[Req, Rsp]) conditionMet() {
 
 // send sends the copy and counts its outcome. It is the function of a goroutine.
 func (c *mirrored[Req, Rsp]) send() {
+	// The outcome stays "failed" if deliver panics.
 	outcome := &c.failed
 	defer func() {
 		c.inFlight.Add(-1)
@@ -268,6 +279,7 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 		Layer: "mirror", Target: c.target, Reason: "a copy took too long", Waited: c.policy.Timeout, Kind: ErrTimeout,
 	})
 	defer cancel()
+	// Copies are the first requests that an overloaded service may reject.
 	ctx = WithPriority(ctx, PriorityBulk)
 	if c.route != nil {
 		ctx = WithRoute(ctx, c.route)
@@ -325,9 +337,10 @@ func (f *teeBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// take stores p, and calls end if the body has ended with err or is too large.
+// take stores p, and calls end, with mu locked, if the body has ended with err or is too large.
 func (f *teeBody) take(p []byte, err error) {
 	f.mu.Lock()
+	// done was called already, so nothing more is stored.
 	if f.done == nil {
 		f.mu.Unlock()
 		return
@@ -340,6 +353,7 @@ func (f *teeBody) take(p []byte, err error) {
 			return
 		}
 	}
+	// end unlocks mu.
 	f.end(fits && errors.Is(err, io.EOF) && (f.size < 0 || f.complete()))
 }
 
@@ -349,6 +363,7 @@ func (f *teeBody) Close() error {
 	if f.done == nil {
 		f.mu.Unlock()
 	} else {
+		// A body of known length may be complete although Read has not returned io.EOF. end unlocks mu.
 		f.end(f.complete())
 	}
 	return f.source.Close()
@@ -358,13 +373,14 @@ func (f *teeBody) Close() error {
 // hold mu.
 func (f *teeBody) complete() bool { return int64(len(f.data)) == f.size }
 
-// end calls done, with the stored bytes if ok is true, and otherwise with nil. The caller must hold mu,
-// which end unlocks first, because done is a function of the user.
+// end calls done, with the stored bytes if ok is true, and otherwise with nil. The caller must have locked mu and
+// must not unlock it: end does so before it calls done, because done is a function of the user.
 func (f *teeBody) end(ok bool) {
 	data := f.data
 	done := f.done
 	f.data, f.done = nil, nil
 	f.mu.Unlock()
+	// An incomplete body must not be sent.
 	if !ok {
 		data = nil
 	}

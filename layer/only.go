@@ -31,6 +31,7 @@ type only[Req, Rsp any] struct {
 	match func(Req) bool
 }
 
+// Call sends req through the layer if it matches, and otherwise past it.
 func (o *only[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if o.match(req) {
 		return o.Service.Call(ctx, req)
@@ -38,4 +39,5 @@ func (o *only[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return o.inner.Call(ctx, req)
 }
 
+// Describe returns a node without state.
 func (o *only[Req, Rsp]) Describe() Node { return Node{Name: "only"} }

@@ -36,9 +36,11 @@ type options[Rsp any] struct {
 // replaces. Unlike newOptions, it leaves other fields zero.
 func applyOptions[Rsp any](opts []Option[Rsp]) (o options[Rsp]) {
 	option.Apply(&o, opts)
+	// Without a protocol, only the given options count.
 	if o.responses == nil {
 		return o
 	}
+	// An option of its own wins over the protocol's function.
 	if o.complete == nil {
 		o.complete = o.responses.Complete
 	}
@@ -52,6 +54,7 @@ func applyOptions[Rsp any](opts []Option[Rsp]) (o options[Rsp]) {
 func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 	o := applyOptions(opts)
 	if o.complete == nil {
+		// bare: responses without a body end at once, so that no completion is needed.
 		o.complete, o.bare = AtEnd[Rsp](), !HasBody[Rsp]()
 	}
 	if o.classify == nil {
@@ -124,6 +127,7 @@ func checkAtLeast[N int | int64 | float64 | time.Duration](name string, n, minim
 
 // acquire adds 1 to n and returns true, unless n has reached max.
 func acquire(n *atomic.Int64, max int64) bool {
+	// Repeated if another request has changed n between Load and CompareAndSwap.
 	for {
 		old := n.Load()
 		if old >= max {

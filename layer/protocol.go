@@ -87,7 +87,7 @@ func (BaseProtocol[Req, Rsp]) RetryAfter(_ Rsp, err error) (time.Duration, bool)
 // Peek returns rsp and false.
 func (BaseProtocol[Req, Rsp]) Peek(_ context.Context, rsp Rsp) (Rsp, bool) { return rsp, false }
 
-// Drain does nothing.
+// Drain does nothing, as for responses without a body.
 func (BaseProtocol[Req, Rsp]) Drain(Rsp) {}
 
 // WithProtocol sets the [Protocol] of a stack's messages. [WithClassifier] and [WithCompletion] replace
@@ -123,6 +123,7 @@ type fieldProtocol[Req, Rsp any] struct {
 
 // fieldProtocolOf returns the fieldProtocol for messages of these types. The fields are looked up once.
 func fieldProtocolOf[Req, Rsp any]() fieldProtocol[Req, Rsp] {
+	// An index of -1 means that the field does not exist.
 	p := fieldProtocol[Req, Rsp]{method: -1, getBody: -1, requests: bodyAccessorOf[Req](), responses: bodyAccessorOf[Rsp]()}
 	t := reflect.TypeFor[Req]()
 	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
@@ -142,6 +143,7 @@ func fieldProtocolOf[Req, Rsp any]() fieldProtocol[Req, Rsp] {
 // Idempotent reports whether the field Method of req is a method that is idempotent by RFC
 // 9110, section 9.2.2. It returns true if the field does not exist or is empty.
 func (p fieldProtocol[Req, Rsp]) Idempotent(req Req) bool {
+	// A type without a method has requests that can always be repeated.
 	if p.method < 0 {
 		return true
 	}
@@ -149,6 +151,7 @@ func (p fieldProtocol[Req, Rsp]) Idempotent(req Req) bool {
 	if v.IsNil() {
 		return true
 	}
+	// These methods have the same effect once or twice (RFC 9110, section 9.2.2). "" means GET, as in net/http.
 	switch v.Elem().Field(p.method).String() {
 	case "", "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
 		return true
@@ -166,6 +169,7 @@ func (p fieldProtocol[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
 	}
 	k := &fieldReplay[Req, Rsp]{req: req, fields: p}
 	var get func() (io.ReadCloser, error)
+	// As in http.Request, a function GetBody returns another copy of the body.
 	if p.getBody >= 0 {
 		get, _ = reflect.TypeAssert[func() (io.ReadCloser, error)](reflect.ValueOf(req).Elem().Field(p.getBody))
 	}
@@ -190,13 +194,16 @@ type fieldReplay[Req, Rsp any] struct {
 // Next returns the next attempt: a shallow copy of the request, with a body that begins at its
 // beginning.
 func (k *fieldReplay[Req, Rsp]) Next() (Req, bool) {
+	// A reader for the body from its beginning, or false if it cannot be sent again.
 	body, ok := k.BodyReplay.Next()
 	if !ok {
 		return k.req, false
 	}
+	// A copy of the request, because the earlier attempt may still use the original.
 	clone := reflect.New(reflect.TypeFor[Req]().Elem())
 	clone.Elem().Set(reflect.ValueOf(k.req).Elem())
 	clone.Elem().Field(k.fields.requests.index).Set(reflect.ValueOf(body))
+	// Otherwise a client would take the body from GetBody, and past this reader.
 	if k.fields.getBody >= 0 {
 		clone.Elem().Field(k.fields.getBody).SetZero()
 	}

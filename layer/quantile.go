@@ -55,6 +55,7 @@ func (q *quantile) record(now, d time.Duration) {
 // value returns the estimated quantile, or false if the window holds too few samples. now is the time
 // since the same start as in record. Usually it is two atomic loads.
 func (q *quantile) value(now time.Duration) (time.Duration, bool) {
+	// The estimate is too old, for example because requests have ceased.
 	if int64(now) >= q.due.Load() {
 		q.mu.Lock()
 		q.rotate(now)
@@ -75,6 +76,7 @@ func (q *quantile) rotate(now time.Duration) {
 	if age >= 2*q.period { // no samples arrived for a whole half
 		q.previous = quantileHalf{}
 	}
+	// The new half begins at a multiple of period, as if it had begun in time.
 	q.rotated = now - age%q.period
 }
 
@@ -82,10 +84,12 @@ func (q *quantile) rotate(now time.Duration) {
 func (q *quantile) update(now time.Duration) {
 	q.due.Store(int64(now + quantileFresh))
 	if q.current.samples+q.previous.samples < q.minSamples {
+		// An estimate of 0 tells value that there are too few samples.
 		q.estimate.Store(0)
 		return
 	}
 	sum := q.current.Histogram
+	// sum is a copy, because the histogram is an array.
 	for i, n := range &q.previous.Histogram {
 		sum[i] += n
 	}

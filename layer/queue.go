@@ -76,9 +76,11 @@ type queue[Req, Rsp any] struct {
 func (q *queue[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		err := Poll(q.Service)
+		// A closed service will never be ready, so there is nothing to wait for.
 		switch {
 		case err == nil, errors.Is(err, ErrClosed):
 			return err
+		// In fail-fast no request may wait, so the room in the queue does not matter.
 		case q.failFast.Load() != nil:
 			return q.Service.Ready(ctx)
 		case q.waiters.haveRoom():
@@ -103,6 +105,8 @@ func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		rsp, err := q.Service.Call(ctx, req)
 		switch {
 		case err == nil || !errors.Is(err, ErrNotReady):
+			// inner has admitted a request, so fail-fast ends. Another goroutine may have ended it and started a new
+			// one.
 			q.failFast.CompareAndSwap(start, nil)
 		case isWaitable(err):
 			return zero, q.rejectFailFast(*start, err)
@@ -114,6 +118,7 @@ func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		if err == nil || !isWaitable(err) {
 			return rsp, err
 		}
+		// Callers that wait are told the last rejection as the reason.
 		q.waiters.setRejection(err)
 	}
 	return q.wait(ctx, req)
@@ -142,6 +147,7 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 	if q.maxWait > 0 {
 		timer := time.NewTimer(q.maxWait)
 		defer timer.Stop()
+		// Without a limit, w.expired stays nil, and receiving from it blocks forever.
 		w.expired = timer.C
 	}
 	for n := 1; ; n++ {
@@ -151,6 +157,7 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 			return zero, err
 		}
 		rsp, err := q.Service.Call(ctx, req)
+		// w has left the queue here, so another waiter may have become the head.
 		// The request has waited too long, even if inner has admitted it now: see Queue.
 		if timedOut || reqctx.Ended(ctx) {
 			q.waiters.setInVain()
@@ -185,6 +192,7 @@ func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (timedOut b
 	}
 	waitCtx := ctx
 	if q.maxWait > 0 {
+		// unreadySince is when inner was last ready, as far as the queue knows.
 		start := q.waiters.unreadySince()
 		// The earlier of two limits applies: that of w, and that of the time for which inner is not ready.
 		if w.start.Before(start) {
@@ -196,6 +204,7 @@ func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (timedOut b
 	}
 	err = q.Service.Ready(waitCtx)
 	switch {
+	// The order matters: a request whose caller has gone is canceled, even if the limit has passed too.
 	case err == nil:
 		q.waiters.setReady()
 		return false, nil
@@ -212,6 +221,7 @@ func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (timedOut b
 // If inner was not ready for maxWait, timeout starts fail-fast, in which new requests do not wait;
 // those in the queue time out when they become the head.
 func (q *queue[Req, Rsp]) timeout(w *waiter, cause error) error {
+	// The service has not been ready for the whole maxWait: from now on, requests fail fast.
 	if time.Since(q.waiters.unreadySince()) >= q.maxWait {
 		q.waiters.setRejection(cause)
 		q.failFast.Store(new(time.Now()))
@@ -252,6 +262,7 @@ func (q *queue[Req, Rsp]) Describe() Node {
 	if n := q.rejected.n.Load(); n > 0 {
 		state = append(state, Attr{"rejected", n})
 	}
+	// In fail-fast mode, and otherwise only while requests wait.
 	if start := q.failFast.Load(); start != nil {
 		state = append(state,
 			Attr{"fail_fast_for", time.Since(*start).Round(time.Millisecond)}, Attr{"waits_for", q.waiters.rejection().Error()})
@@ -297,9 +308,11 @@ func (l *waiters) haveRoom() bool { return l.length.Load() < l.capacity }
 func (l *waiters) join(w *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Checked with the lock held, so that two requests cannot take the last place.
 	if !l.haveRoom() {
 		return false
 	}
+	// The number is the waiter's place in the order of arrival.
 	w.number = l.next
 	l.next++
 	l.insert(w, nil)
@@ -311,6 +324,7 @@ func (l *waiters) join(w *waiter) bool {
 func (l *waiters) rejoin(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// A waiter that rejoins is usually among the oldest, so the search begins at the front.
 	next := l.list.Front()
 	for next != nil && next.Value.(*waiter).number < w.number {
 		next = next.Next()
@@ -321,6 +335,7 @@ func (l *waiters) rejoin(w *waiter) {
 // insert adds w to the list before the element next, or at the end if next is nil.
 func (l *waiters) insert(w *waiter, next *list.Element) {
 	if l.list.Len() == 0 {
+		// The queue was empty, so inner has not been known to be unready until now.
 		l.unready = time.Now()
 	}
 	if next == nil {
@@ -333,9 +348,11 @@ func (l *waiters) insert(w *waiter, next *list.Element) {
 
 // leave removes w from the list, if it is in it. If w was the head, update chooses another one.
 func (l *waiters) leave(w *waiter) {
+	// Deferred calls run in reverse order: Wake runs after the lock is released.
 	defer l.departures.Wake()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// After an earlier call there is no element, and the list stays as it is.
 	if w.element != nil {
 		l.list.Remove(w.element)
 		w.element = nil
@@ -361,6 +378,7 @@ func (l *waiters) update() {
 			next = l.list.Back()
 		}
 		l.head = next.Value.(*waiter)
+		// turn has room for one value, so this never blocks while mu is held.
 		l.head.turn <- struct{}{}
 	}
 	if n != old {
@@ -375,8 +393,8 @@ func (l *waiters) setReady() {
 	l.unready = time.Now()
 }
 
-// setInVain records that a request has waited in vain, from which time on the newest becomes the head.
-// It is forgotten when the list is empty.
+// setInVain records that a request has waited in vain, because its time was over or its caller has gone. From
+// then on, update makes the newest waiter the head instead of the oldest, until the list is empty.
 func (l *waiters) setInVain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -52,7 +52,7 @@ type rateLimit[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
 	target   string
 	terms    *rateTerms
-	mu       sync.Mutex
+	mu       sync.Mutex // guards bucket between reading the clock and taking a token
 	bucket   *rate.Limiter
 	rejected tally
 }
@@ -62,6 +62,7 @@ func (l *rateLimit[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		if d := l.untilToken(); d > 0 {
 			if err := backoff.Sleep(ctx, d); err != nil {
+				// The prepared rejection is shared by all requests, so its copy is changed.
 				rejection := *l.terms.rejection(l.bucket, time.Now())
 				rejection.Kind = err
 				return &rejection
@@ -71,6 +72,7 @@ func (l *rateLimit[Req, Rsp]) Ready(ctx context.Context) error {
 		if err := l.Service.Ready(ctx); err != nil {
 			return err
 		}
+		// Another request may have taken the token meanwhile.
 		if l.untilToken() <= 0 {
 			return nil
 		}
@@ -106,6 +108,7 @@ func (l *rateLimit[Req, Rsp]) take() error {
 	return nil
 }
 
+// Describe returns the rate and how many requests were rejected.
 func (l *rateLimit[Req, Rsp]) Describe() Node {
 	return Node{Name: "rate", State: State{
 		{"per_second", l.terms.perSecond}, {"burst", l.terms.burst},
@@ -134,6 +137,7 @@ func newRateTerms(perSecond float64, burst int, layer, target string) *rateTerms
 	if perSecond == 0 || burst == 0 {
 		t.perSecond, t.burst = 0, 0
 	}
+	// Rejection i is for a wait of (i+1)/rateSteps of the time between two tokens.
 	for i := range t.rejections {
 		t.rejections[i] = Error{Layer: layer, Target: target, Kind: errShed, Reason: t.reason()}
 		if t.perSecond > 0 {
@@ -153,6 +157,7 @@ func (t *rateTerms) reason() string {
 
 // bucket returns a new token bucket that is full.
 func (t *rateTerms) bucket() *rate.Limiter {
+	// rate.Inf is the largest float64, but perSecond may be infinite.
 	return rate.NewLimiter(rate.Limit(min(t.perSecond, float64(rate.Inf))), t.burst)
 }
 
@@ -180,6 +185,7 @@ func (t *rateTerms) duration(tokens float64) time.Duration {
 		return 0
 	}
 	d := tokens / t.perSecond * float64(time.Second)
+	// A larger number would overflow a Duration.
 	if d >= float64(rateNever) {
 		return rateNever
 	}
@@ -189,6 +195,7 @@ func (t *rateTerms) duration(tokens float64) time.Duration {
 // rejection returns the rejection of a request at the time now: the prepared one whose RetryAfter is
 // the time until b's next token, rounded up.
 func (t *rateTerms) rejection(b *rate.Limiter, now time.Time) *Error {
+	// The missing part of a token in steps, rounded up. The index is one less: see newRateTerms.
 	step := int(min(math.Ceil((1-b.TokensAt(now))*rateSteps), rateSteps)) - 1
 	// Another goroutine may have changed b after now.
 	return &t.rejections[min(max(step, 0), rateSteps-1)]

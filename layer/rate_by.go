@@ -45,6 +45,7 @@ func RateLimitBy[K comparable, Req, Rsp any](
 	if keys == 0 {
 		keys = 1 << 16
 	}
+	// All buckets share the terms, in particular the prepared rejections.
 	terms := newRateTerms(perSecond, burst, "rate_by", o.target)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		parts := rateParts(keys)
@@ -59,6 +60,7 @@ func RateLimitBy[K comparable, Req, Rsp any](
 			rejected: tally{counter: o.instruments.LayerRejections.With("layer", "rate_by")},
 		}
 		for i := range l.shards {
+			// Rounded up, so that all shards together have room for keys.
 			l.shards[i] = rateShard[K]{terms: terms, room: (keys-1)/parts + 1, buckets: make(map[K]*list.Element)}
 		}
 		return l
@@ -68,6 +70,7 @@ func RateLimitBy[K comparable, Req, Rsp any](
 // rateParts returns how many shards a layer with the given number of keys uses: a power of two, but at
 // least 256 keys per shard, so that all shards fill about evenly.
 func rateParts(keys int) int {
+	// Doubling keeps the number a power of two, which keyedHash needs.
 	n := 1
 	for n < keyedShards && keys/(2*n) >= 256 {
 		n *= 2
@@ -144,8 +147,10 @@ func (s *rateShard[K]) take(key K) error {
 	if e == nil {
 		e = s.add(key, now)
 	} else {
+		// The bucket is in use, so that it is the last one to be dropped.
 		s.recent.MoveToFront(e)
 	}
+	// The list holds only this type.
 	if b := e.Value.(*rateBucket[K]); !b.AllowN(now, 1) {
 		return s.terms.rejection(b.Limiter, now)
 	}
@@ -159,6 +164,7 @@ func (s *rateShard[K]) add(key K, now time.Time) *list.Element {
 	var spare *rateBucket[K]
 	for range rateLooks {
 		oldest := s.recent.Back()
+		// A bucket is full if it need not wait for burst tokens.
 		if oldest == nil || s.terms.waitFor(float64(s.terms.burst), oldest.Value.(*rateBucket[K]).Limiter, now) > 0 {
 			break
 		}
@@ -183,6 +189,7 @@ func (s *rateShard[K]) remove(e *list.Element) *rateBucket[K] {
 	return b
 }
 
+// size returns the number of keys with a bucket.
 func (s *rateShard[K]) size() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

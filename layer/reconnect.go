@@ -107,6 +107,7 @@ func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
 // r.ctx. It starts connect if necessary. It returns nil, and the caller looks again, or a rejection if
 // ctx ends first.
 func (r *reconnect[Req, Rsp]) wait(ctx context.Context) error {
+	// Read the generation before waiting, so that a connect that ends in between is not missed.
 	generation := r.ensure()
 	// connect may not observe r.ctx.
 	stop := context.AfterFunc(r.ctx, r.changed.Wake)
@@ -144,6 +145,7 @@ func (r *reconnect[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 			}
 			return rsp, nil
 		case !errors.Is(err, ErrClosed):
+			// Any other error belongs to the request, and the connection stays.
 			return rsp, err
 		}
 		// It was rejected. Another connection may exist by now.
@@ -156,6 +158,7 @@ func (r *reconnect[Req, Rsp]) Describe() Node {
 	link := r.link.Load()
 	r.mu.Lock()
 	state := State{{"state", r.state(link != nil)}}
+	// Only while disconnected: then the last failure matters.
 	if link == nil && r.cause != nil {
 		state = append(state, Attr{"failures", r.row}, Attr{"last_error", r.cause.Error()})
 		if wait := time.Until(r.next); wait > 0 {
@@ -179,6 +182,7 @@ func (r *reconnect[Req, Rsp]) state(connected bool) string {
 		return "closed"
 	case connected:
 		return "connected"
+	// While busy, the layer either waits for the next attempt or makes it.
 	case r.busy && time.Until(r.next) > 0:
 		return "waiting"
 	case r.busy:
@@ -200,6 +204,7 @@ func (r *reconnect[Req, Rsp]) ensure() int64 {
 	return r.attempts.Load()
 }
 
+// errReconnectNil is the error of an attempt in which connect returned neither a service nor an error.
 var errReconnectNil = errors.New("connect returned no service")
 
 // attempt calls connect once, after the time wait. It is the function of a goroutine.
@@ -209,10 +214,12 @@ func (r *reconnect[Req, Rsp]) attempt(wait time.Duration) {
 	defer func() { r.finish(svc, err) }()
 	defer panics.Recover(&err)
 	if wait > 0 && backoff.Sleep(r.ctx, wait) != nil {
+		// The service has ended during the backoff.
 		err = context.Cause(r.ctx)
 		return
 	}
 	svc, err = r.connect(r.ctx)
+	// A nil service without an error would look like a missing connection.
 	if svc == nil && err == nil {
 		err = errReconnectNil
 	}
@@ -232,6 +239,7 @@ func (r *reconnect[Req, Rsp]) finish(svc Service[Req, Rsp], err error) {
 		_ = panics.Contain(r.failed.inc)
 		r.failure(time.Now(), err)
 	}
+	// Waiters see the end of this call, whatever its result.
 	r.attempts.Add(1)
 }
 
@@ -249,9 +257,11 @@ func (r *reconnect[Req, Rsp]) failure(start time.Time, cause error) {
 func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// Another caller has dropped it already.
 	if !r.link.CompareAndSwap(link, nil) {
 		return
 	}
+	// The connection has worked, so the next one is made without a backoff.
 	if link.proved.Load() || time.Since(link.start) >= r.backoff.Max {
 		r.row, r.next, r.cause = 0, time.Time{}, cause
 		return

@@ -34,6 +34,7 @@ type Record struct {
 // If ctx already carries a Record, WithRecord returns ctx and that Record.
 func WithRecord(ctx context.Context) (context.Context, *Record) {
 	info := PickInfoFromContext(ctx)
+	// An outer layer collects the facts already.
 	if info.Record != nil {
 		return ctx, info.Record
 	}
@@ -103,7 +104,7 @@ func (r *Record) AddAttempt(target string, endpoint netip.AddrPort) {
 	}
 }
 
-// addAttempt counts an attempt. Target and Endpoint are then those of this one, the last.
+// addAttempt counts an attempt at the given target and endpoint, and records them as those of the last attempt.
 func (r *Record) addAttempt(target string, endpoint netip.AddrPort) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -34,6 +34,7 @@ type BodyReplay struct {
 	closed   bool  // the source was closed
 }
 
+// The errors of a read from a BodyReplay's reader.
 var (
 	errReplayClosed = errors.New("read of a closed request body")
 	errReplayOld    = errors.New("read of the request body of an earlier attempt")
@@ -55,6 +56,7 @@ func ReplayBody(body io.ReadCloser, get func() (io.ReadCloser, error), limit int
 	return b
 }
 
+// init sets the source, as ReplayBody describes. A BodyReplay may be part of another allocation.
 func (b *BodyReplay) init(body io.ReadCloser, get func() (io.ReadCloser, error), limit int64) {
 	b.source, b.get, b.limit = body, get, max(limit, 0)
 	b.moved.L = &b.mu
@@ -66,24 +68,29 @@ func (b *BodyReplay) init(body io.ReadCloser, get func() (io.ReadCloser, error),
 func (b *BodyReplay) Next() (io.ReadCloser, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// The first attempt takes the source. Each later one gets another body from get.
 	if b.get != nil && b.current != nil {
 		body, err := b.get()
 		return body, err == nil
 	}
+	// The body is not stored completely, or cannot be read to its end.
 	if b.full || b.err != nil && !errors.Is(b.err, io.EOF) {
 		return nil, false
 	}
 	r := &b.first
 	if b.current != nil {
 		r = &replayReader{}
+		// The source was not read to its end, so only one reader may use it.
 		if b.err == nil {
 			b.drop(b.current, errReplayOld)
 		}
 	}
 	r.body, b.current = b, r
+	// The source itself is the body; nothing must be stored.
 	if b.get != nil {
 		return b.source, true
 	}
+	// Only readers of the stored bytes count, because they keep the source open.
 	b.open++
 	return r, true
 }
@@ -100,6 +107,7 @@ func (b *BodyReplay) Whole() bool {
 // End declares that no more attempts follow. Readers that are still open stay valid.
 func (b *BodyReplay) End() {
 	b.mu.Lock()
+	// full makes Next return false.
 	b.ended, b.full = true, true
 	b.trim()
 	b.unlockAndClose()
@@ -118,20 +126,23 @@ func (b *BodyReplay) drop(r *replayReader, err error) {
 // trim releases the stored bytes once the body cannot be sent again and the current reader has read all
 // of them. The caller must hold mu.
 func (b *BodyReplay) trim() {
+	// While the source has not ended, its current reader needs only the bytes that it has not read.
 	if end := b.base + int64(len(b.data)); b.full && b.err == nil && b.current != nil && b.current.pos == end {
 		b.data, b.base = nil, end
 	}
 }
 
-// unlockAndClose unlocks mu. After End, when no reader is open any more, it also releases the stored
-// bytes and closes the source.
+// unlockAndClose unlocks mu, which the caller has locked. After End, when no reader is open any more, it also
+// releases the stored bytes and closes the source.
 func (b *BodyReplay) unlockAndClose() {
+	// The source belongs to the BodyReplay, nothing reads it any longer, and no attempt will follow.
 	last := b.ended && b.open == 0 && b.current != nil && b.get == nil && !b.closed
 	if last {
 		b.closed, b.data = true, nil
 	}
 	b.mu.Unlock()
 	if last {
+		// Without the lock, because Close may block.
 		_ = b.source.Close()
 	}
 }
@@ -150,6 +161,7 @@ func (r *replayReader) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for {
+		// The order matters: bytes that are stored come before the error with which the source has ended.
 		switch {
 		case r.err != nil:
 			return 0, r.err
@@ -163,7 +175,7 @@ func (r *replayReader) Read(p []byte) (int, error) {
 		case b.err != nil:
 			return 0, b.err
 		case !b.fetching:
-			return r.fetch(p)
+			return r.fetch(p) // with the mutex locked again when it returns
 		}
 		b.moved.Wait()
 	}

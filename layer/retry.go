@@ -41,12 +41,14 @@ func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Laye
 	}
 	if policy.RetryIf == nil {
 		policy.RetryIf = func(out Outcome[Rsp]) bool {
+			// Rejections and attempt timeouts come from this process, so they are retried whatever the classifier says.
 			local := out.Err != nil && (errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrAttemptTimeout))
 			return local || o.classify(out).IsRetryable()
 		}
 	}
 	whole := !HasBody[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		// With one attempt and no time limit, there is nothing to do.
 		if policy.MaxAttempts == 1 && policy.AttemptTimeout == 0 {
 			return next
 		}
@@ -62,6 +64,7 @@ func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Laye
 			r.gauge.show()
 		}
 		r.timeouts = o.instruments.Timeouts.With("limit", "attempt")
+		// noSkip is the last constant, and so the number of reasons.
 		for reason := range noSkip {
 			r.skipped[reason].counter = o.instruments.RetriesSkipped.With("reason", reason.String())
 		}
@@ -79,18 +82,20 @@ type retry[Req, Rsp any] struct {
 	whole    bool  // responses have no body, so each is complete when Call returns
 	tooLong  error // the cause of contexts that AttemptTimeout ended
 
-	retries  tally
-	gauge    budgetGauge
-	skipped  [noSkip]tally
-	timeouts interface{ Add(delta float64) }
+	retries  tally                           // attempts after the first one
+	gauge    budgetGauge                     // publishes the balance of the budget as a metric
+	skipped  [noSkip]tally                   // failures that were not retried, by reason
+	timeouts interface{ Add(delta float64) } // attempts that exceeded AttemptTimeout
 }
 
 // warnOfRandom logs a warning if attempts have a time limit above a balancer that picks at random.
 func (r *retry[Req, Rsp]) warnOfRandom() {
+	// The check needs a log to warn, and the problem needs a short time limit.
 	if r.log == nil || r.policy.AttemptTimeout == 0 {
 		return
 	}
 	stack := Describe(r.Service)
+	// The balancer is somewhere below this layer.
 	for node := &stack; node != nil; node = node.Next {
 		if node.Name == "balance" && node.State.Get("pick") == "random" {
 			r.log.Warn("a random picker makes the queues of endpoints uneven, so that many attempts exceed a short AttemptTimeout "+
@@ -100,6 +105,7 @@ func (r *retry[Req, Rsp]) warnOfRandom() {
 	}
 }
 
+// Call sends req, and sends it again after a failure, if the policy and the budget allow that.
 func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if r.policy.MaxAttempts == 1 || WillRetry(ctx) { // a Retry above repeats the request already
 		return r.attempt(ctx, req)
@@ -108,6 +114,7 @@ func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if a.follow(ctx); a.hints.Copy { // a Hedge above has sent this copy
 		return r.attempt(ctx, req)
 	}
+	// A request that is not idempotent is only repeated after a rejection, which needs no copy of its body.
 	if !a.retries {
 		return r.send(a, req, nil)
 	}
@@ -117,6 +124,7 @@ func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	defer replay.End()
 	first, ok := replay.Next()
+	// The body can be sent only once.
 	if !ok {
 		a.retries = false
 		return r.send(a, req, nil)
@@ -129,12 +137,14 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 	if r.policy.AttemptTimeout == 0 {
 		return r.Service.Call(ctx, req)
 	}
+	// The limit ends when the response headers arrive, but the context must live until the body has ended.
 	e := new(requestContext)
 	e.InitPausable(ctx, r.policy.AttemptTimeout, r.tooLong)
-	returned := false
+	returned := false // for dropUnless: the caller gets rsp
 	defer r.dropUnless(&returned, &rsp, &err, e)
 	rsp, err = r.Service.Call(&e.Context, req)
 	switch {
+	// Lift removes the time limit and leaves the context open for the body.
 	case err == nil && e.Lift():
 		rsp = r.complete(&e.Context, rsp, e)
 		returned = true
@@ -143,6 +153,7 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 		response := rsp
 		rsp = *new(Rsp)
 		r.protocol.Drain(response)
+	// The request failed for another reason than this limit.
 	case ctx.Err() != nil || !e.Expired():
 		return rsp, err
 	}
@@ -156,7 +167,8 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 // send sends the first attempt, and further ones if it fails. It returns the request's result. replay
 // is nil if req can be sent again as it is, or not at all.
 func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (rsp Rsp, err error) {
-	returned := false
+	returned := false // for dropUnless: the caller gets rsp
+	// If evaluating the outcome panics, this discards the response.
 	defer r.dropUnless(&returned, &rsp, &err, nil)
 	rsp, err = r.attempt(a, req)
 	result := r.evaluate(a, replay, 1, rsp, err)
@@ -196,14 +208,15 @@ type attempt struct {
 	route   atomic.Pointer[Route] // the route that WithRoute stored for the current attempt, or nil
 }
 
-// attemptKey is the context key for the attempt itself.
+// attemptKey is the key for which the method Value of an *attempt returns the *attempt.
 type attemptKey struct{}
 
-// Value returns the attempt itself or its route for their keys, and otherwise what the layers above
-// have stored.
+// Value returns the attempt for attemptKey, and its route, if it has one, for routeKey. All other values come from
+// the context of the request.
 func (a *attempt) Value(key any) any {
 	switch key {
 	case attemptKey{}:
+		// The attempt's own values come first; everything else is in the request's context.
 		return a
 	case routeKey{}:
 		if r := a.route.Load(); r != nil {
@@ -248,6 +261,7 @@ type retrying[Req, Rsp any] struct {
 func (s *retrying[Req, Rsp]) run(result attemptResult[Rsp], rsp *Rsp, err *error) {
 	for {
 		if !result.rejected() {
+			// A request deposits once: at its first attempt that was not rejected.
 			if !s.sent {
 				s.sent = true
 				s.ctx.budget.Deposit()
@@ -272,6 +286,7 @@ func (s *retrying[Req, Rsp]) run(result attemptResult[Rsp], rsp *Rsp, err *error
 		s.attempts++
 		s.retries.inc()
 		s.ctx.route.Store(nil) // the next attempt may take another route
+		// From the second attempt on, layers below send no copies of their own.
 		ctx := context.Context(s.ctx)
 		if s.sent {
 			ctx = asCopy(ctx)
@@ -290,11 +305,13 @@ func (s *retrying[Req, Rsp]) run(result attemptResult[Rsp], rsp *Rsp, err *error
 // nothing prevents it but it is not wanted: the context has ended, RetryIf excludes the result, or it
 // is a rejection to be returned immediately (see [Retry]).
 func (s *retrying[Req, Rsp]) decide(result attemptResult[Rsp]) (pause time.Duration, reason skip, resend bool) {
+	// A limit that has shed the request would only get more load from a retry.
 	final := result.rejected() && (isFinal(result.Err) || errors.Is(result.Err, errShed))
 	if s.ctx.Err() != nil || final || !s.policy.RetryIf(result.Outcome) {
 		return 0, noSkip, false
 	}
 	pause, reason = s.pause(result.Response, result.Err)
+	// The number of attempts and an unsafe request are the more important reasons, so they replace that of pause.
 	switch {
 	case s.attempts >= s.policy.MaxAttempts:
 		reason = skipAttempts
@@ -321,6 +338,7 @@ func isFinal(rejection error) bool {
 func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
 	pause := s.policy.Backoff.Delay(s.attempts - 1)
 	delay, hasDelay := s.protocol.RetryAfter(rsp, err)
+	// A rejection of this process, such as by a breaker, may also name a time.
 	if localDelay, ok := RetryAfter(err); ok {
 		delay, hasDelay = max(delay, localDelay), true
 	}
@@ -330,12 +348,14 @@ func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
 		// open it again.
 		longest = min(longest, pause)
 	}
+	// A negative delay means that the service does not want a retry.
 	if hasDelay && (delay < 0 || delay > longest) {
 		return 0, skipPushback
 	}
 	if !errors.Is(err, ErrNotReady) { // another endpoint may admit a rejected request earlier
 		pause = max(pause, delay)
 	}
+	// No time would be left for an attempt after the pause.
 	if deadline, ok := s.ctx.Deadline(); ok && time.Until(deadline) <= pause {
 		return 0, skipDeadline
 	}
@@ -369,6 +389,7 @@ func (s *retrying[Req, Rsp]) wait(pause time.Duration, lastErr error) error {
 	start := time.Now()
 	cause := backoff.Sleep(s.ctx, pause)
 	s.waited += time.Since(start)
+	// The context may have ended together with the pause.
 	if cause == nil && s.ctx.Err() != nil {
 		cause = context.Cause(s.ctx)
 	}
@@ -386,9 +407,11 @@ func (s *retrying[Req, Rsp]) canceled(cause, lastErr error) error {
 	if lastErr != nil {
 		e.Reason += ": " + lastErr.Error()
 	}
+	// No attempt has reached an endpoint, so the request can safely be sent elsewhere.
 	if !s.sent {
 		e.Kind = ErrNotReady
 	}
+	// No further attempt will read the body.
 	s.closeBody()
 	return e
 }
@@ -417,6 +440,7 @@ func (s *retrying[Req, Rsp]) last(result attemptResult[Rsp], reason skip) error 
 		return result.Err
 	}
 	e := &Error{Layer: "retry", Target: s.target, Reason: s.count() + reason.text(), Waited: s.waited, Err: result.Err}
+	// Name the endpoint of the rejection, which errors.As would otherwise not find in the outermost Error.
 	if inner := (*Error)(nil); result.rejected() && errors.As(result.Err, &inner) {
 		e.Endpoint = inner.Endpoint
 	}
@@ -479,12 +503,14 @@ type attemptResult[Rsp any] struct {
 	whole        Rsp // the response to return to the caller, with its whole body
 }
 
+// rejected reports whether the attempt was rejected, so that nothing was sent.
 func (a attemptResult[Rsp]) rejected() bool { return a.Err != nil && errors.Is(a.Err, ErrNotReady) }
 
 // evaluate returns the result of an attempt that returned rsp and err. If only the trailers can tell
 // whether it failed, and another attempt is possible, evaluate first waits for them.
 func (r *retry[Req, Rsp]) evaluate(a *attempt, replay Replay[Req], attempts int, rsp Rsp, err error) attemptResult[Rsp] {
 	result := attemptResult[Rsp]{Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && r.whole}, rsp}
+	// Only if another attempt is possible does it matter what the trailers say.
 	if err != nil || result.Ended || !a.retries || attempts >= r.policy.MaxAttempts {
 		return result
 	}
@@ -501,6 +527,7 @@ func (r *retry[Req, Rsp]) evaluate(a *attempt, replay Replay[Req], attempts int,
 // skip is a reason why a Retry does not send a request again after a failed attempt.
 type skip int
 
+// The reasons are in the order of the texts in skip.String.
 const (
 	skipAttempts skip = iota
 	skipUnsafe

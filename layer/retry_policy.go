@@ -60,6 +60,7 @@ type RetryPolicy[Req, Rsp any] struct {
 	RetryIf func(o Outcome[Rsp]) bool
 }
 
+// The limit of a RetryPolicy's MaxAttempts, and defaults.
 const (
 	maxRetryTries     = 100
 	defaultRetryTries = 3
@@ -88,8 +89,9 @@ func (p RetryPolicy[Req, Rsp]) Validate() error {
 
 // filled returns p with the defaults in place of zero fields.
 func (p RetryPolicy[Req, Rsp]) filled() RetryPolicy[Req, Rsp] {
+	// A budget of its own for this layer, with the defaults.
 	if p.Budget == nil {
-		p.Budget = NewBudget(0, 0, 0)
+		p.Budget = NewBudget(0, 0, 0) // the defaults
 	}
 	p.MaxAttempts = cmp.Or(p.MaxAttempts, defaultRetryTries)
 	p.Backoff = retryBackoff(p.Backoff)

@@ -38,6 +38,7 @@ type router[K comparable, Req, Rsp any] struct {
 	routes func() Node // describes the services as children; nil if they are unknown
 }
 
+// Ready returns nil: only a request tells which service would have to be ready.
 func (r *router[K, Req, Rsp]) Ready(context.Context) error { return nil }
 
 // Call sends req to the service for its key. It returns an error that matches ErrNoRoute if there is no
@@ -60,6 +61,7 @@ func (r *router[K, Req, Rsp]) Describe() Node {
 	if r.routes == nil {
 		return Node{Name: "router"}
 	}
+	// The routes describe themselves as entries of a cache; here they are routes of a router.
 	n := r.routes()
 	n.Name = "router"
 	for i := range n.Children {

@@ -84,14 +84,17 @@ var polled = func() context.Context {
 // afterwards whether lifetime has ended. The new context does not carry lifetime's cause, because
 // an [ErrClosed] in it would mean that svc is closed.
 func ReadyWhile[Req, Rsp any](ctx, lifetime context.Context, svc Service[Req, Rsp]) error {
+	// If ctx has ended, this is a Poll, which needs no new context.
 	if ctx.Err() != nil {
 		return svc.Ready(ctx)
 	}
+	// Usually the service is ready, and nothing has to wait.
 	if err := Poll(svc); err == nil || errors.Is(err, ErrClosed) {
 		return err
 	}
 	waitCtx, leave := context.WithCancel(ctx)
 	defer leave()
+	// The deferred call removes the registration with lifetime again.
 	defer context.AfterFunc(lifetime, leave)()
 	return svc.Ready(waitCtx)
 }

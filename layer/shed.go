@@ -21,6 +21,7 @@ type ShedPolicy struct {
 
 // Validate returns an error that names the first field that is out of range, or nil.
 func (p ShedPolicy) Validate() error {
+	// The shares as they were written. 0 means the default here.
 	for _, f := range []struct {
 		name  string
 		share float64
@@ -29,6 +30,7 @@ func (p ShedPolicy) Validate() error {
 			return fmt.Errorf("ShedPolicy.%s is %v, must be 0 to 1", f.name, f.share)
 		}
 	}
+	// With the defaults, because one of them may contradict a field that is set.
 	set := p.filled()
 	switch {
 	case set.Low > set.Normal:
@@ -77,6 +79,7 @@ func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 			shares:   [priorities]float64{p.Bulk, p.Low, p.Normal, 1},
 			rejected: tally{counter: o.instruments.LayerRejections.With("layer", "shed")},
 		}
+		// The index is the rank of the priority.
 		for i := range s.rejections {
 			s.rejections[i] = &Error{
 				Layer: "shed", Target: o.target, Kind: errShed,
@@ -105,9 +108,10 @@ func capacityOf[Req, Rsp any](svc Service[Req, Rsp]) func() int64 {
 		if capacity == nil {
 			return nil
 		}
-		// The sum does not overflow.
+		// The minimum keeps the sum from overflowing.
 		return func() int64 { return s.waiters.capacity + min(capacity(), math.MaxInt64-s.waiters.capacity) }
 	}
+	// Any other layer admits as many requests as the one below it.
 	if inner := wrappedBy(svc); inner != nil {
 		return capacityOf(inner)
 	}
@@ -131,6 +135,7 @@ func (s *shed[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error)
 	if reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "shed", s.target)
 	}
+	// The priority determines up to which share of the capacity a request is admitted.
 	rank := PriorityFromContext(ctx).rank()
 	if !s.enter(rank) {
 		s.rejected.inc()
@@ -143,10 +148,12 @@ func (s *shed[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error)
 // enter counts a request as in flight and returns true, unless the share of its priority is used up.
 // rank is the rank of the priority.
 func (s *shed[Req, Rsp]) enter(rank int) bool {
+	// Such requests are never rejected, but count towards the shares of others.
 	if s.capacity == nil || s.shares[rank] >= 1 {
 		s.inFlight.Add(1)
 		return true
 	}
+	// At least one request is admitted, even if the share is less than one.
 	return acquire(&s.inFlight, max(int64(float64(s.capacity())*s.shares[rank]), 1))
 }
 

@@ -44,6 +44,7 @@ func (s Stack[Req, Rsp]) WithMetrics(i Instruments) Stack[Req, Rsp] {
 // layer by name. If l is nil, the stack is returned unchanged.
 func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {
 	if l != nil {
+		// Clip makes append copy the slice, so that stacks derived from s do not overwrite each other's layers.
 		s.layers = append(slices.Clip(s.layers), named[Req, Rsp]{name, l})
 	}
 	return s
@@ -60,6 +61,7 @@ func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 		levels: make([]level[Req, Rsp], len(s.layers)), leaf: leaf, classify: applyOptions(s.opts).classify,
 	}
 	st.Service = leaf
+	// From the innermost layer outwards.
 	for i, l := range slices.Backward(s.layers) {
 		inner := st.Service
 		st.Service = l.layer(inner)
@@ -67,6 +69,7 @@ func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 			panic(fmt.Sprintf("layer: Stack: layer %q returned nil", l.name))
 		}
 		st.levels[i] = level[Req, Rsp]{name: l.name}
+		// A layer that does nothing is shown by its name only.
 		if !sameService(inner, st.Service) {
 			st.levels[i].svc = st.Service
 		}
@@ -92,6 +95,7 @@ type stacked[Req, Rsp any] struct {
 	classify Classifier[Rsp] // nil if WithClassifier was not used
 }
 
+// Classifier implements [Classified]: it returns that of a layer, or else that of the leaf.
 func (s *stacked[Req, Rsp]) Classifier() Classifier[Rsp] {
 	if s.classify != nil {
 		return s.classify
@@ -109,6 +113,7 @@ type level[Req, Rsp any] struct {
 // the innermost service's node, are linked by Next.
 func (s *stacked[Req, Rsp]) describe(leaf Node) Node {
 	next := leaf
+	// From the innermost layer outwards, as Next points inwards.
 	for _, l := range slices.Backward(s.levels) {
 		inner := next
 		// A stack that was added as one layer is shown with its own layers.

@@ -115,6 +115,7 @@ func (t *timeout[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return callWithLimit(t.Service, req, r, &t.options, t.bodies, t.hidden)
 }
 
+// Describe returns the time limit and how often it expired.
 func (t *timeout[Req, Rsp]) Describe() Node { return t.cause.node(t.cause.duration) }
 
 // timeLimit holds the name, texts and counter for one time limit. All requests of the layer share
@@ -135,9 +136,11 @@ type overrun struct {
 	duration time.Duration // the length of the limit
 }
 
+// Error names the limit and its duration.
 func (o *overrun) Error() string {
 	return o.prefix + " of " + o.duration.String() + o.suffix + " exceeded"
 }
+
 func (o *overrun) Unwrap() error { return o.kind }
 
 // wrap returns an [Error] with the cause err, which occurred because the limit expired.
@@ -203,7 +206,7 @@ func (r *timed) End(err error) {
 func callWithLimit[Req, Rsp any](
 	next Service[Req, Rsp], req Req, r *timed, opts *options[Rsp], bodies bodyAccessor[Rsp], hidden bool,
 ) (rsp Rsp, err error) {
-	returned := false
+	returned := false // for dropUnless: the caller gets rsp
 	defer opts.dropUnless(&returned, &rsp, &err, &r.requestContext)
 	rsp, err = next.Call(&r.Context, req)
 	if err == nil && hidden && !r.Lift() && bodies.closeBody(rsp) {

@@ -62,6 +62,7 @@ var errNotReturned = errors.New("the call panicked or ended its goroutine")
 
 // Call sends req within a span, which ends with the response.
 func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
+	// start is a function of the user. It may return no context, and no span if the request is not traced.
 	inner, span := t.start(ctx, req)
 	if inner == nil {
 		inner = ctx
@@ -71,6 +72,7 @@ func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	}
 	e := &traceEnd[Rsp]{options: &t.options, ctx: ctx, span: span}
 	returned := false
+	// A panic must end the span, and discard a response that the caller will not get.
 	defer func() {
 		if !returned {
 			defer e.end(Failure, errNotReturned)
@@ -91,6 +93,7 @@ func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	return rsp, nil
 }
 
+// Describe returns a node without state.
 func (t *traced[Req, Rsp]) Describe() Node { return Node{Name: "trace"} }
 
 // traceEnd is the [Observer] of one response. It ends the span when the response ends.
@@ -102,6 +105,7 @@ type traceEnd[Rsp any] struct {
 	ended atomic.Bool // the span has ended
 }
 
+// Data implements [Observer] and does nothing.
 func (e *traceEnd[Rsp]) Data(int) {}
 
 // End implements [Observer]. It classifies the outcome, which err completes, and ends the span.

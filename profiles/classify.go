@@ -56,6 +56,7 @@ func (c classifier) head(grpc bool, status int, header layer.Header) headerClass
 		switch k.holds(response{status: status, header: header}) {
 		case open:
 			if h.undecided == nil {
+				// The trailers decide about this class first, and then about the later ones.
 				h.undecided = c[i:]
 			}
 		case yes:
@@ -69,6 +70,7 @@ func (c classifier) head(grpc bool, status int, header layer.Header) headerClass
 		h.class = byStatus
 		return h
 	}
+	// A gRPC request without classes, or any request of a route with classes: a gRPC status decides.
 	class, decided := grpcClass(header)
 	switch {
 	case decided:
@@ -86,6 +88,7 @@ func (c classifier) head(grpc bool, status int, header layer.Header) headerClass
 func (h headerClass) end(trailer layer.Header) layer.Class {
 	// If a class is undecided, the header contains no gRPC status, and nothing else in it is
 	// used.
+	// The classes are tried again from the first open one on, now with the trailers.
 	for _, k := range h.undecided {
 		if k.holds(response{status: h.status, trailer: trailer}) == yes {
 			return k.class
@@ -130,6 +133,7 @@ func classOf(failure bool) layer.Class {
 	return layer.Success
 }
 
+// compileClasses compiles the valid classes, and adds the mistakes in the others to problems.
 func compileClasses(classes []ResponseClass, problems *FieldErrors) classifier {
 	compiled := make(classifier, 0, len(classes))
 	i := 0

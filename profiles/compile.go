@@ -21,6 +21,7 @@ type facts struct {
 // needs is the set of values that a condition reads in addition to method and path.
 type needs uint8
 
+// Each value is one bit, so that conditions can be combined.
 const (
 	needQuery needs = 1 << iota
 	needAuthority
@@ -52,6 +53,7 @@ type compiledRoute struct {
 // the mistakes to problems. It returns false if the whole condition is invalid.
 func compileRoute(r *Route, problems *FieldErrors) (compiledRoute, bool) {
 	match, err := compileMatch(r.Match, func(err error) { problems.add("Match", err) })
+	// An error means that no valid condition is left.
 	if problems.add("Match", err) {
 		return compiledRoute{}, false
 	}
@@ -69,6 +71,7 @@ func ValidateMatch(m Match) error {
 	return err
 }
 
+// errNoCondition is the error for a nil condition.
 var errNoCondition = errors.New("no condition")
 
 // compileMatch compiles a condition on requests. It leaves out each invalid member of an All or
@@ -79,6 +82,7 @@ func compileMatch(m Match, drop func(error)) (matcher, error) {
 		return nil, errNoCondition
 	case All:
 		members := compileMembers(m, drop)
+		// A single member needs no list.
 		if len(members) == 1 {
 			return members[0], nil
 		}
@@ -106,6 +110,7 @@ func compileMatch(m Match, drop func(error)) (matcher, error) {
 func compileMembers(members []Match, drop func(error)) []matcher {
 	compiled := make([]matcher, 0, len(members))
 	for _, m := range members {
+		// An invalid member is left out, and the others still apply.
 		member, err := compileMatch(m, drop)
 		if err != nil {
 			drop(fmt.Errorf("member of a condition: %w", err))
@@ -121,6 +126,7 @@ func compileMembers(members []Match, drop func(error)) []matcher {
 // instructions. The number is limited, because each byte of a path may visit all instructions.
 const maxExpression = 10_000
 
+// errTooLarge is the error for a regular expression whose matching could take too long.
 var errTooLarge = errors.New("regular expression is too large")
 
 // parseRegex parses a regular expression. It returns an error if the expression is invalid, or if
@@ -133,6 +139,7 @@ func parseRegex(pattern string, flags syntax.Flags) (*syntax.Regexp, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Each byte of a path may visit all instructions, so their number is a limit of the time.
 	if n := instructions(tree); n > maxExpression {
 		return nil, fmt.Errorf("%w: %d instructions with its repeats written out, at most %d", errTooLarge, n, maxExpression)
 	}
@@ -158,6 +165,7 @@ func instructions(tree *syntax.Regexp) int {
 	case syntax.OpConcat:
 	case syntax.OpAlternate:
 		n += len(tree.Sub) - 1
+	// The counts of a repeat multiply the instructions.
 	case syntax.OpRepeat:
 		switch low, most := tree.Min, tree.Max; {
 		case most >= 0:

@@ -25,6 +25,7 @@ func (r *Router[Req, Rsp]) Describe() layer.Node {
 		n.State = append(n.State, layer.Attr{Key: "retry_budget", Value: s.budget.Balance()})
 	}
 	for _, route := range s.routes {
+		// Requests of such a route go to the targets, which are shown below.
 		if route.stack == nil {
 			continue
 		}
@@ -58,14 +59,17 @@ const maxExplained = 16
 // default route. For each condition that was tried before, up to maxExplained, explain adds the
 // route and the part of the condition that did not hold.
 func (r *Router[Req, Rsp]) explain(explanation *layer.Explanation, s *snapshot[Req, Rsp], chosen *liveRoute[Req, Rsp], req Req) {
+	// The search evaluates each condition in the order of precedence, without the index.
 	q := search[Req, Rsp]{access: r.access, req: req}
 	q.facts.method, q.facts.path = r.access.Method(req), escaped(r.access.Path(req))
+	// All values are read, because the text of a condition may show any of them.
 	q.read(needQuery | needAuthority | needHeader | needSource)
 	d := layer.Node{Name: layerName, State: layer.State{
 		{Key: "target", Value: r.target}, {Key: "route", Value: chosen.label()},
 	}}
 	passed := 0
 	for _, c := range s.candidates {
+		// The chosen route is the first whose condition holds.
 		if c.match.holds(q.facts) {
 			break
 		}
@@ -95,6 +99,7 @@ func (s *liveRoute[Req, Rsp]) label() string {
 // failing returns the text of that part of the condition m that does not hold for f. m as a whole
 // must not hold for f.
 func failing(m matcher, f facts) string {
+	// The first member that does not hold is the reason.
 	switch m := m.(type) {
 	case allOf:
 		for _, member := range m {
@@ -102,6 +107,7 @@ func failing(m matcher, f facts) string {
 				return failing(member, f)
 			}
 		}
+	// All members must have failed.
 	case anyOf:
 		parts := make([]string, len(m))
 		for i, member := range m {
@@ -118,6 +124,7 @@ func (s *split[Req, Rsp]) explain(explanation *layer.Explanation, drawn int) {
 	d := layer.Node{Name: "split", State: layer.State{
 		{Key: "target", Value: s.apex}, {Key: "drawn", Value: s.parts[drawn].Authority},
 	}}
+	// With many targets, the first ones are shown.
 	for i := range s.parts[:min(len(s.parts), maxExplained)] {
 		p := &s.parts[i]
 		d.Children = append(d.Children, layer.Node{Name: "target", State: layer.State{

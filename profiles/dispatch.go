@@ -56,6 +56,7 @@ func (p *Profile) Dispatch(target string) Dispatch {
 	apex, err := p.apex(target)
 	named := p.Name != "" && err == nil
 	d := Dispatch{Opaque: p.OpaqueProtocol, Authority: apex}
+	// An opaque connection has no requests, so routes do not apply to it.
 	switch routed := len(p.Targets) > 0 || len(p.Routes) > 0 && !d.Opaque; {
 	case !named && p.Endpoint != nil && p.Endpoint.Validate() == nil:
 		d.To, d.Endpoint, d.Authority = ToEndpoint, p.Endpoint, p.Endpoint.Addr.String()
@@ -75,6 +76,7 @@ func (r *Router[Req, Rsp]) Dispatch(ctx context.Context) (Dispatch, error) {
 	if ctx.Err() != nil {
 		return Dispatch{}, r.reject(ctx, 0)
 	}
+	// Waits for the first profile, if there is none yet.
 	s, err := r.await(ctx, r.current.Load())
 	if err != nil {
 		return Dispatch{}, err

@@ -44,6 +44,7 @@ type Fault struct {
 // the fault is valid.
 func (f Fault) Validate() error {
 	switch {
+	// Written so that NaN is out of range too.
 	case !(f.Fraction >= 0 && f.Fraction <= 1):
 		return fmt.Errorf("fraction %v is not from 0 to 1", f.Fraction)
 	case f.Delay < 0:
@@ -66,6 +67,7 @@ func (f Fault) Validate() error {
 
 // validFaults returns the valid faults, and adds the mistakes in the others to problems.
 func validFaults(faults []Fault, problems *FieldErrors) (valid []Fault) {
+	// Each fault takes its part of the range from 0 to 1, so the fractions must not exceed 1 together.
 	sum := 0.0
 	for i, f := range faults {
 		err := f.Validate()
@@ -94,12 +96,15 @@ func (a *routeStack[Req, Rsp]) addFaults(st layer.Stack[Req, Rsp]) layer.Stack[R
 	opts := a.options(a.protocol.Classify)
 	return st.With("faults", func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
 		s := &faultService[Req, Rsp]{Service: next, target: a.target, edit: a.protocol, rand: rand.Float64}
+		// sum is the end of the range of random numbers that select the fault.
 		sum := 0.0
 		for _, f := range a.route.Faults {
 			sum += f.Fraction
 			ends := a.arrival.Add(cmp.Or(f.TTL, math.MaxInt64))
+			// After the TTL, requests of this share go on as if there was no fault.
 			share := faultShare[Req, Rsp]{Service: next, Fault: f, upTo: sum, ends: ends}
 			if remaining := time.Until(ends); remaining > 0 { // the layers may be made later than the TTL
+				// faultService has selected the request already, so this layer always applies.
 				policy := layer.FaultPolicy[Req]{Fraction: 1, Delay: f.Delay, Jitter: f.Jitter, TTL: remaining}
 				if f.Status != 0 {
 					policy.Err = errFault
@@ -133,6 +138,7 @@ type faultShare[Req, Rsp any] struct {
 
 // Call draws a random number, which selects a fault or none, and sends req through it.
 func (s *faultService[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	// One number decides between all faults and none.
 	drawn := s.rand()
 	for i := range s.faults {
 		if f := &s.faults[i]; drawn < f.upTo {
@@ -144,6 +150,7 @@ func (s *faultService[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error)
 
 // inject sends req through the fault f, and converts its errors.
 func (s *faultService[Req, Rsp]) inject(ctx context.Context, f *faultShare[Req, Rsp], req Req) (Rsp, error) {
+	// A fault without a response is explained before the delay; one with a response only if it is injected.
 	if f.Status == 0 && ctx.Err() == nil && time.Now().Before(f.ends) {
 		f.explain(ctx)
 	}
@@ -169,6 +176,7 @@ func (f *faultShare[Req, Rsp]) explain(ctx context.Context) {
 	}
 }
 
+// node returns the node of the fault, for Describe.
 func (f *faultShare[Req, Rsp]) node() layer.Node {
 	n := layer.Node{Name: "fault", State: layer.State{{Key: "fraction", Value: f.Fraction}}}
 	if f.Status != 0 {
@@ -183,12 +191,14 @@ func (f *faultShare[Req, Rsp]) node() layer.Node {
 	return n
 }
 
+// Next returns the service that gets the requests without a fault.
 func (s *faultService[Req, Rsp]) Next() layer.Service[Req, Rsp] { return s.Service }
 
 // Describe returns each fault as a child, with the number of its injections.
 func (s *faultService[Req, Rsp]) Describe() layer.Node {
 	n := layer.Node{Name: "faults"}
 	for _, f := range s.faults {
+		// FaultInjection counts how often it was applied.
 		child, state := f.node(), layer.Describe(f.Service).State
 		for _, key := range []string{"ends_in", "injected"} {
 			if v := state.Get(key); v != nil {

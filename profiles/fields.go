@@ -17,6 +17,7 @@ import (
 // methodIs is the compiled form of [Method].
 type methodIs string
 
+// compile checks that m is a token, as RFC 9110 requires.
 func (m Method) compile() (matcher, error) {
 	if !isToken(string(m)) {
 		return nil, fmt.Errorf("method %q is not a token", string(m))
@@ -39,15 +40,17 @@ type headerCondition struct {
 	separator string // joins the lines of the field
 }
 
+// compile checks the name and compiles the condition on the value.
 func (h Header) compile() (matcher, error) {
 	return compileField("header", h)
 }
 
+// compileField compiles a condition on a field of a header or trailer. kind is "header" or "trailer", for errors.
 func compileField(kind string, h Header) (*headerCondition, error) {
 	if !isToken(h.Name) {
 		return nil, fmt.Errorf("%s %q: the name is not a token", kind, h.Name)
 	}
-	value, err := compileStringMatch(h.Value, false)
+	value, err := compileStringMatch(h.Value, false) // case counts
 	if err != nil {
 		return nil, fmt.Errorf("%s %q: %w", kind, h.Name, err)
 	}
@@ -61,15 +64,18 @@ func compileField(kind string, h Header) (*headerCondition, error) {
 // holds reports whether the request has the header field, and its value satisfies the condition. With
 // anyLine, one of the field's lines must satisfy it, and otherwise the joined lines.
 func (h *headerCondition) holds(f facts) bool {
+	// A header may consist of several lines.
 	lines := f.header.Values(h.name)
 	switch {
 	case len(lines) == 0:
 		return false
+	// Each line is a value of its own, such as a cookie.
 	case h.anyLine:
 		return slices.ContainsFunc(lines, h.value.holds)
 	case len(lines) == 1:
 		return h.value.holds(lines[0])
 	}
+	// Several lines are equivalent to one with all values (RFC 9110, section 5.3).
 	return h.value.holds(strings.Join(lines, h.separator))
 }
 
@@ -89,11 +95,12 @@ type queryCondition struct {
 	value stringMatcher
 }
 
+// compile checks the name and compiles the condition on the value.
 func (q Query) compile() (matcher, error) {
 	if q.Name == "" {
 		return nil, errors.New("query: the name of the parameter is empty")
 	}
-	value, err := compileStringMatch(q.Value, false)
+	value, err := compileStringMatch(q.Value, false) // case counts
 	if err != nil {
 		return nil, fmt.Errorf("query parameter %q: %w", q.Name, err)
 	}
@@ -106,10 +113,12 @@ func (q *queryCondition) holds(f facts) bool {
 	for rest := f.query; rest != ""; {
 		var pair string
 		pair, rest, _ = strings.Cut(rest, "&")
+		// As url.ParseQuery, which takes a semicolon for a mistake.
 		if pair == "" || strings.IndexByte(pair, ';') >= 0 {
 			continue
 		}
 		encoded, value, _ := strings.Cut(pair, "=")
+		// A name that is encoded invalidly is ignored.
 		if name, err := url.QueryUnescape(encoded); err != nil || name != q.name {
 			continue
 		}
@@ -125,25 +134,29 @@ func (q *queryCondition) String() string {
 	return fmt.Sprintf("query parameter %q %v", q.name, &q.value)
 }
 
+// hostIs is the compiled form of [Host].
 type hostIs struct{ stringMatcher }
 
 // compile compiles the condition, or returns an error if the value cannot be a host, for example
 // because it includes a port.
 func (h Host) compile() (matcher, error) {
+	// Only an Exact can be checked as a whole.
 	if t, ok := h.Value.(Exact); ok {
 		_, err := netip.ParseAddr(string(t))
 		if t == "" || err != nil && strings.ContainsAny(string(t), ":[]/ ") {
 			return nil, fmt.Errorf("host %q is not a name or an address without port and brackets", string(t))
 		}
+		// hostname removes the final dot of a request's host, so it must not be in the condition.
 		h.Value = Exact(strings.TrimSuffix(string(t), "."))
 	}
-	value, err := compileStringMatch(h.Value, true)
+	value, err := compileStringMatch(h.Value, true) // ignores case
 	if err != nil {
 		return nil, fmt.Errorf("host: %w", err)
 	}
 	return &hostIs{value}, nil
 }
 
+// holds reports whether the host, without its port, satisfies the condition. Case does not matter.
 func (h *hostIs) holds(f facts) bool {
 	host := hostname(f.authority)
 	return host != "" && h.stringMatcher.holds(host)
@@ -151,14 +164,17 @@ func (h *hostIs) holds(f facts) bool {
 
 func (*hostIs) needs() needs { return needAuthority }
 
+// String returns the condition, for explanations.
 func (h *hostIs) String() string {
 	value := h.stringMatcher
 	value.fold = false // always the case for a host
 	return "host " + value.String()
 }
 
+// sourceIn is the compiled form of [SourceIP].
 type sourceIn netip.Prefix
 
+// compile returns an error for the zero Prefix, which contains no address.
 func (s SourceIP) compile() (matcher, error) {
 	if !s.Prefix.IsValid() {
 		return nil, errors.New("source: the range of addresses is not valid")
@@ -166,6 +182,7 @@ func (s SourceIP) compile() (matcher, error) {
 	return sourceIn(s.Prefix), nil
 }
 
+// holds reports whether the client's address is in the range. It is not if the address is unknown.
 func (s sourceIn) holds(f facts) bool { return netip.Prefix(s).Contains(f.source) }
 func (sourceIn) needs() needs         { return needSource }
 func (s sourceIn) String() string     { return "source in " + netip.Prefix(s).String() }
@@ -173,6 +190,7 @@ func (s sourceIn) String() string     { return "source in " + netip.Prefix(s).St
 // hostname returns authority without its port, the brackets of an IPv6 address and a final
 // dot.
 func hostname(authority string) string {
+	// A colon within the brackets belongs to the IPv6 address.
 	if i := strings.LastIndexByte(authority, ':'); i > strings.LastIndexByte(authority, ']') {
 		authority = authority[:i]
 	}

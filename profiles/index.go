@@ -40,17 +40,20 @@ type branch struct {
 	first    int32     // the smallest position in this branch and its descendants
 }
 
+// notFound is the value of search.best while no candidate has matched.
 const notFound = math.MaxInt32
 
 // add adds a candidate with the condition m to all trees and branches for which m may hold.
 // position is the candidate's number. The caller must add candidates in ascending order.
 func (x *index) add(position int32, m matcher) {
 	keys := keysOf(m)
+	// The condition does not restrict the path, so it is tried for all paths.
 	if keys == nil {
 		keys = []key{{parts: []string{""}, open: true}}
 	}
 	hosts := hostsOf(m)
 	for _, k := range keys {
+		// nil means that the condition does not restrict the host.
 		if hosts == nil {
 			x.root.addPath(position, k)
 		}
@@ -63,6 +66,7 @@ func (x *index) add(position int32, m matcher) {
 // tree returns the tree for the host h, and creates it if it does not exist. position is the
 // number of the candidate that is being added, which a new tree stores as its smallest number,
 // because later candidates have larger ones.
+// A tree is made for the first route of a host. position is that route's place in the order of precedence.
 func (x *index) tree(h hostKey, position int32) *branch {
 	trees := &x.exact
 	if h.suffix {
@@ -82,6 +86,7 @@ func (x *index) tree(h hostKey, position int32) *branch {
 // addPath adds the candidate with the number position to the branch for the paths that match
 // k. It creates missing branches. b is the root of a tree.
 func (b *branch) addPath(position int32, k key) {
+	// Between two fixed parts, any bytes up to the next '/' may lie.
 	for i, part := range k.parts {
 		if i > 0 {
 			if b.rest == nil {
@@ -91,6 +96,7 @@ func (b *branch) addPath(position int32, k key) {
 		}
 		b = b.reach(part, position)
 	}
+	// Any text may follow, so the candidate is for all paths that pass here.
 	if k.open {
 		b.below = appendOnce(b.below, position)
 	} else {
@@ -104,6 +110,7 @@ func (b *branch) addPath(position int32, k key) {
 // smallest number, because later candidates have larger ones.
 func (b *branch) reach(text string, position int32) *branch {
 	for text != "" {
+		// The first bytes of the children differ, so at most one of them can share text with the new path.
 		i := strings.IndexByte(b.initials, text[0])
 		if i < 0 {
 			child := &branch{text: text, first: position}
@@ -113,6 +120,7 @@ func (b *branch) reach(text string, position int32) *branch {
 		}
 		child := b.children[i]
 		n := commonPrefix(child.text, text)
+		// The text of the child differs or goes on after n bytes, so the child is split there.
 		if n < len(child.text) {
 			child = child.split(n)
 			b.children[i] = child
@@ -171,11 +179,15 @@ type candidate[Req, Rsp any] struct {
 // match returns the route of req: that of the matching candidate with the smallest number. It returns
 // nil if none matches.
 func (s *snapshot[Req, Rsp]) match(access layer.Accessor[Req, Rsp], req Req) *liveRoute[Req, Rsp] {
+	// The search is not moved to the heap, because no pointer to it escapes.
 	q := search[Req, Rsp]{candidates: s.candidates, access: access, req: req, best: notFound}
+	// Every condition may read method and path, so they are read at once.
 	q.facts.method, q.facts.path = access.Method(req), escaped(access.Path(req))
+	// Only if some routes require a host must it be read.
 	if s.index.exact != nil || s.index.suffixes != nil {
 		q.walkHosts(&s.index)
 	}
+	// Routes for any host follow; a host's route wins only by its number.
 	q.walk(&s.index.root, q.facts.path)
 	if q.best == notFound {
 		return nil
@@ -191,6 +203,7 @@ const maxHost = 64
 func (q *search[Req, Rsp]) walkHosts(x *index) {
 	q.read(needAuthority)
 	host := hostname(q.facts.authority)
+	// A longer host is converted too, with an allocation.
 	var buffer [maxHost]byte
 	lower := appendLower(buffer[:0], host)
 	if b := x.exact[string(lower)]; b != nil {
@@ -199,6 +212,7 @@ func (q *search[Req, Rsp]) walkHosts(x *index) {
 	if x.suffixes == nil {
 		return
 	}
+	// Each dot may begin a suffix.
 	for i, c := range lower {
 		if c == '.' {
 			if b := x.suffixes[string(lower[i:])]; b != nil {
@@ -210,6 +224,7 @@ func (q *search[Req, Rsp]) walkHosts(x *index) {
 
 // appendLower appends s to b with the ASCII letters in lower case.
 func appendLower(b []byte, s string) []byte {
+	// Only ASCII: other letters do not occur in host names.
 	for i := range len(s) {
 		c := s[i]
 		if 'A' <= c && c <= 'Z' {
@@ -225,6 +240,7 @@ func appendLower(b []byte, s string) []byte {
 // matching candidate. Branches for longer paths come first, because they lead to few candidates,
 // and one of these often matches.
 func (q *search[Req, Rsp]) walk(b *branch, path string) {
+	// No candidate here or below can have a smaller number than the best one.
 	if b.first >= q.best {
 		return
 	}
@@ -232,10 +248,12 @@ func (q *search[Req, Rsp]) walk(b *branch, path string) {
 		q.try(b.here)
 	} else if i := strings.IndexByte(b.initials, path[0]); i >= 0 {
 		child := b.children[i]
+		// The child's whole text must match, because only its own descendants and lists say what follows.
 		if rest, ok := strings.CutPrefix(path, child.text); ok {
 			q.walk(child, rest)
 		}
 	}
+	// The wildcard takes any bytes up to the next '/' or the end.
 	if b.rest != nil {
 		end := strings.IndexByte(path, '/')
 		if end < 0 {
@@ -282,6 +300,7 @@ func (q *search[Req, Rsp]) read(missing needs) {
 		q.facts.header = q.access.RequestHeader(q.req)
 	}
 	if missing&needSource != 0 {
+		// An address is compared without its zone and as IPv4 if it is mapped.
 		q.facts.source = q.access.Source(q.req).Addr().Unmap().WithZone("")
 	}
 	q.has |= missing
@@ -300,11 +319,13 @@ type key struct {
 // argument ended reports whether the expression also ends with '$'.
 func keyOf(steps []*syntax.Regexp, ended bool) key {
 	k := key{parts: []string{""}}
+	// hole: after a part that matches any text within a segment, the rest of the segment is unknown.
 	hole := false // the remainder of the segment is arbitrary
 	for _, step := range steps {
 		text, fixed := literal(step)
 		switch {
 		case fixed && hole:
+			// The literal belongs to the unknown segment up to its first '/'.
 			i := strings.IndexByte(text, '/')
 			if i < 0 {
 				continue
@@ -316,10 +337,12 @@ func keyOf(steps []*syntax.Regexp, ended bool) key {
 		case withinSegment(step):
 			hole = true
 		default:
+			// The part may match a '/', so nothing is known about the path from here on.
 			k.open = true
 			return k
 		}
 	}
+	// The path ends with an unknown segment.
 	if hole && ended {
 		k.parts = append(k.parts, "")
 	}
@@ -335,6 +358,7 @@ func withinSegment(tree *syntax.Regexp) bool {
 	case syntax.OpLiteral:
 		return !slices.Contains(tree.Rune, '/')
 	case syntax.OpCharClass:
+		// The class is a list of ranges, each with its first and last rune.
 		for i := 0; i < len(tree.Rune); i += 2 {
 			if tree.Rune[i] <= '/' && '/' <= tree.Rune[i+1] {
 				return false
@@ -342,6 +366,7 @@ func withinSegment(tree *syntax.Regexp) bool {
 		}
 		return true
 	}
+	// An expression stays within a segment if all of its parts do.
 	for _, sub := range tree.Sub {
 		if !withinSegment(sub) {
 			return false
@@ -369,16 +394,18 @@ func hostsOf(m matcher) []hostKey {
 	switch m := m.(type) {
 	case *hostIs:
 		text := string(appendLower(nil, m.want))
+		// The index compares ASCII only.
 		if strings.ToLower(m.want) != text { //nolint:gocritic // EqualFold is another comparison
 			return nil // case folding beyond ASCII
 		}
 		switch {
 		case m.kind == matchExact:
-			return []hostKey{{text, false}}
+			return []hostKey{{text: text}}
 		case m.kind == matchSuffix && text[0] == '.':
-			return []hostKey{{text, true}}
+			return []hostKey{{text: text, suffix: true}}
 		}
 	case allOf:
+		// All members must hold, so the hosts of any one of them are a restriction.
 		for _, member := range m {
 			if hosts := hostsOf(member); hosts != nil {
 				return hosts
@@ -386,6 +413,7 @@ func hostsOf(m matcher) []hostKey {
 		}
 	case anyOf:
 		var all []hostKey
+		// A single member without a host would allow all hosts.
 		for _, member := range m {
 			hosts := hostsOf(member)
 			if all = append(all, hosts...); hosts == nil || len(all) > maxKeys {
@@ -405,6 +433,7 @@ func keysOf(m matcher) []key {
 	case exactPath:
 		return []key{{parts: []string{m.want}}}
 	case *pathSegments:
+		// Each wildcard is followed by a fixed part.
 		k := key{parts: []string{m.head}, open: m.open}
 		for _, h := range m.wildcards {
 			k.parts = append(k.parts, h.next)
@@ -417,6 +446,7 @@ func keysOf(m matcher) []key {
 		if m == "" {
 			return []key{subtree}
 		}
+		// The prefix itself and everything below it.
 		return []key{{parts: []string{string(m)}}, subtree}
 	case grpcCondition:
 		return []key{m.key()}
@@ -460,6 +490,7 @@ func weight(keys []key) int {
 	for i, p := range keys {
 		w := 1
 		for _, part := range p.parts {
+			// Each byte counts 2, so that a closed key, which counts 1 more, is decided only between equal lengths.
 			w += 2 * len(part)
 		}
 		if !p.open {

@@ -61,15 +61,18 @@ type routeStack[Req, Rsp any] struct {
 func (r *Router[Req, Rsp]) stackOf(
 	route *liveRoute[Req, Rsp], budget *layer.Budget, inner layer.Service[Req, Rsp], drop func(error),
 ) layer.Service[Req, Rsp] {
+	// The copy without the invalid parts is only for this function; service makes another one.
 	valid, problems := route.def.valid()
 	for _, err := range problems {
 		drop(err)
 	}
 	copies := make([]layer.Service[Req, Rsp], 0, len(valid.Mirrors))
+	// The services of mirrors are made now, because the caller holds mu.
 	for _, m := range valid.Mirrors {
 		copies = append(copies, r.service(m.Authority))
 	}
 	arrival := time.Now()
+	// The layers of a lazy route are made at its first request, which may be long after this profile.
 	service := func() layer.Service[Req, Rsp] {
 		valid, _ := route.def.valid() // again, which takes less memory than to keep it
 		a := &routeStack[Req, Rsp]{Router: r, route: valid, retryBudget: budget, classes: route.classes, arrival: arrival, copies: copies}
@@ -96,6 +99,7 @@ func (a *routeStack[Req, Rsp]) service(inner layer.Service[Req, Rsp]) layer.Serv
 	if route.Overrides || route.Retry != nil && route.Retry.WithoutBudget {
 		a.unlimited = layer.NewBudget(time.Second, 100, math.MaxInt32)
 	}
+	// Every response gets the header changes, including those of the layers below.
 	st := a.changeResponses(layer.NewStack[Req](a.options(a.protocol.Classify)...))
 	if route.Limit > 0 {
 		st = st.Limit(route.Limit)
@@ -107,6 +111,7 @@ func (a *routeStack[Req, Rsp]) service(inner layer.Service[Req, Rsp]) layer.Serv
 	if !route.Overrides {
 		return st.Service(a.admitted(inner))
 	}
+	// Requests with override fields get a stack of their own, without these fields in what is forwarded.
 	b := *a
 	b.overridden = true
 	b.route.RequestHeader.Remove = slices.Concat(route.RequestHeader.Remove, overrideFields[:])
@@ -116,6 +121,7 @@ func (a *routeStack[Req, Rsp]) service(inner layer.Service[Req, Rsp]) layer.Serv
 // admitted returns the service for requests that Limit and Rate have admitted, with all of the
 // route's layers except ResponseHeader, Limit and Rate.
 func (a *routeStack[Req, Rsp]) admitted(inner layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
+	// If no layer needs a class, gRPC and other requests need no separate stacks.
 	if a.isPlain(&a.route) {
 		st := layer.NewStack[Req](a.options(a.protocol.Classify)...) // no class of responses is needed
 		return a.changeRequests(a.addAttemptTimeouts(a.addOnce(st))).Service(inner)
@@ -167,6 +173,7 @@ func (a *routeStack[Req, Rsp]) addOnce(st layer.Stack[Req, Rsp]) layer.Stack[Req
 	st = a.addTimeout(st, a.route.RequestTimeout, a.options(a.protocol.Classify), overrideRequest, overrideTimeout)
 	if a.route.Timeout > 0 {
 		opts := a.options(a.protocol.Classify)
+		// linkerd's route timeouts include the upload of the body.
 		if !a.route.TimeoutAfterBody {
 			opts = append(opts, layer.WithUploadTime[Rsp]())
 		}
@@ -206,10 +213,12 @@ func (a *routeStack[Req, Rsp]) changeRequests(st layer.Stack[Req, Rsp]) layer.St
 // Protocol, and a response with the route's ResponseClasses. grpc tells whether the request
 // is a gRPC request.
 func (a *routeStack[Req, Rsp]) class(grpc bool, o layer.Outcome[Rsp]) layer.Class {
+	// An error has no status or headers to look at.
 	if o.Err != nil {
 		return a.protocol.Classify(o)
 	}
 	h := a.classes.head(grpc, a.access.Status(o.Response), a.access.ResponseHeader(o.Response))
+	// Only now are the trailers known.
 	if o.Ended {
 		return h.end(a.access.ResponseTrailer(o.Response))
 	}
@@ -224,6 +233,7 @@ type byProtocol[Req, Rsp any] struct {
 	grpc, other             layer.Service[Req, Rsp]
 }
 
+// Call sends req to the service for its protocol.
 func (b *byProtocol[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if strings.HasPrefix(b.access.RequestHeader(req).Get("Content-Type"), "application/grpc") {
 		return b.grpc.Call(ctx, req)

@@ -101,6 +101,7 @@ type (
 	}
 )
 
+// isMatch marks the types that implement [Match].
 func (All) isMatch()        {}
 func (Any) isMatch()        {}
 func (Not) isMatch()        {}
@@ -116,12 +117,14 @@ func (Status) isMatch()     {}
 func (GRPCStatus) isMatch() {}
 func (Trailer) isMatch()    {}
 
+// The compiled forms of All, Any and Not.
 type (
 	allOf []matcher
 	anyOf []matcher
 	notOf struct{ matcher }
 )
 
+// holds reports whether all members hold. It evaluates no member after the first that does not.
 func (a allOf) holds(f facts) bool {
 	for _, m := range a {
 		if !m.holds(f) {
@@ -134,6 +137,7 @@ func (a allOf) holds(f facts) bool {
 func (a allOf) needs() needs   { return needsOf(a) }
 func (a allOf) String() string { return "all" + list(a) }
 
+// holds reports whether a member holds. It evaluates no member after the first that does.
 func (a anyOf) holds(f facts) bool {
 	for _, m := range a {
 		if m.holds(f) {
@@ -146,9 +150,11 @@ func (a anyOf) holds(f facts) bool {
 func (a anyOf) needs() needs   { return needsOf(a) }
 func (a anyOf) String() string { return "any" + list(a) }
 
+// holds reports whether the member does not hold.
 func (n notOf) holds(f facts) bool { return !n.matcher.holds(f) }
 func (n notOf) String() string     { return "not (" + n.matcher.String() + ")" }
 
+// needsOf returns the values that any of the members needs.
 func needsOf(members []matcher) needs {
 	var n needs
 	for _, m := range members {

@@ -53,7 +53,9 @@ func (a *routeStack[Req, Rsp]) mirrorLayers() []layer.Layer[Req, Rsp] {
 	for i, m := range a.route.Mirrors {
 		layers = append(layers, layer.Mirror(a.life, a.copies[i], edit, layer.MirrorPolicy[Req]{
 			Target: m.Authority, Fraction: m.Fraction, MaxBodyBytes: m.MaxBodyBytes, MaxInFlight: m.MaxInFlight,
+			// A request that is a copy itself is not copied again.
 			Match: func(req Req) bool { return a.access.RequestHeader(req).Get(MirrorHeader) == "" },
+			// The copy gets the route's changes, as the original does below this layer.
 			Rewrite: func(copied Req) Req {
 				mark := layer.HeaderMutation{Set: []layer.HeaderField{{Name: MirrorHeader, Value: a.target}}}
 				return edit.EditRequest(a.edited(copied), mark)

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 )
 
+// compile chooses the fastest form of the condition that the expression allows.
 func (p Path) compile() (matcher, error) {
 	pattern := anchor(string(p))
 	tree, err := parseRegex(pattern, syntax.Perl)
@@ -18,6 +19,7 @@ func (p Path) compile() (matcher, error) {
 		return nil, fmt.Errorf("path %s: %w", quote(string(p)), err)
 	}
 	steps, hasStart, hasEnd := flatten(tree)
+	// Most expressions are fixed text or simple wildcards, which need no regular expression.
 	if hasStart && hasEnd {
 		if s, ok := segmentsOf(steps); ok && len(s.wildcards) == 0 && !s.open {
 			return exactPath{s.head, string(p)}, nil
@@ -30,10 +32,12 @@ func (p Path) compile() (matcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("path %q: %w", string(p), err)
 	}
+	// Without a start anchor in the tree, nothing is known about the path.
 	m := &regexPath{re: re, source: string(p), key: key{open: true, parts: []string{""}}}
 	if hasStart {
 		m.key = keyOf(steps, hasEnd)
 	}
+	// Fixed text at the end rejects most paths at once.
 	if n := len(steps); hasEnd && n > 0 {
 		m.suffix, _ = literal(steps[n-1])
 	}
@@ -44,6 +48,7 @@ func (p Path) compile() (matcher, error) {
 // missing, as linkerd does. It looks only at the first and the last character: `a|b` becomes
 // `^a|b$`, and `a\$` gets no second '$'.
 func anchor(pattern string) string {
+	// As linkerd's proxy: a pattern without anchors must match the whole path too.
 	pattern = strings.TrimSpace(pattern)
 	if !strings.HasPrefix(pattern, "^") {
 		pattern = "^" + pattern
@@ -58,6 +63,7 @@ func anchor(pattern string) string {
 // hasStart and hasEnd report whether tree contains these anchors.
 func flatten(tree *syntax.Regexp) (steps []*syntax.Regexp, hasStart, hasEnd bool) {
 	steps = appendSteps(nil, tree.Simplify())
+	// There may be several anchors, which are the same as one.
 	for ; len(steps) > 0 && steps[0].Op == syntax.OpBeginText; hasStart = true {
 		steps = steps[1:]
 	}
@@ -72,6 +78,7 @@ func appendSteps(steps []*syntax.Regexp, tree *syntax.Regexp) []*syntax.Regexp {
 	switch tree.Op {
 	case syntax.OpEmptyMatch:
 	case syntax.OpCapture, syntax.OpConcat:
+		// A group only matters for its content.
 		for _, sub := range tree.Sub {
 			steps = appendSteps(steps, sub)
 		}
@@ -99,6 +106,7 @@ type regexPath struct {
 	source string
 }
 
+// holds reports whether the path matches. The suffix is compared first, because that is fast.
 func (p *regexPath) holds(f facts) bool {
 	return strings.HasSuffix(f.path, p.suffix) && p.re.MatchString(f.path)
 }
@@ -109,6 +117,7 @@ func (p *regexPath) String() string { return fmt.Sprintf("path %q", p.source) }
 // prefixPath is a compiled PathPrefix, without a '/' at its end.
 type prefixPath string
 
+// compile returns an error if p cannot be the beginning of a path.
 func (p PathPrefix) compile() (matcher, error) {
 	switch {
 	case !strings.HasPrefix(string(p), "/"):
@@ -119,8 +128,10 @@ func (p PathPrefix) compile() (matcher, error) {
 	return prefixPath(strings.TrimSuffix(string(p), "/")), nil
 }
 
+// holds reports whether the path is the prefix, or continues after it with a '/'.
 func (p prefixPath) holds(f facts) bool {
 	rest, ok := strings.CutPrefix(f.path, string(p))
+	// The prefix "/" is the empty text here, and holds for all paths with a '/' after it.
 	if !ok || rest == "" {
 		return ok && p != ""
 	}
@@ -134,6 +145,7 @@ func (p prefixPath) String() string { return fmt.Sprintf("path prefix %q", strin
 // method.
 type grpcCondition struct{ service, method string }
 
+// compile returns an error for names that no gRPC path can contain.
 func (g GRPC) compile() (matcher, error) {
 	if strings.ContainsAny(g.Service, "/?") || strings.ContainsAny(g.Method, "/?") {
 		return nil, fmt.Errorf("gRPC service %q, method %q: a name has a '/' or '?'", g.Service, g.Method)
@@ -144,7 +156,9 @@ func (g GRPC) compile() (matcher, error) {
 	return grpcCondition{g.Service, g.Method}, nil
 }
 
+// holds reports whether the path is that of the service and method. An empty name stands for any.
 func (g grpcCondition) holds(f facts) bool {
+	// The path must be exactly "/service/method".
 	if !strings.HasPrefix(f.path, "/") {
 		return false
 	}
@@ -157,6 +171,7 @@ func (g grpcCondition) holds(f facts) bool {
 
 func (grpcCondition) needs() needs { return 0 }
 
+// String returns the condition, for explanations.
 func (g grpcCondition) String() string {
 	return fmt.Sprintf("gRPC service %q, method %q", cmp.Or(g.service, "*"), cmp.Or(g.method, "*"))
 }
@@ -187,6 +202,8 @@ type tail struct {
 	lines   bool // whether the tail also matches line breaks
 }
 
+// holds reports whether the path matches. It compares the parts from the left to the right, and each only at one
+// position, because a wildcard always ends at the next '/'. Therefore it needs no backtracking.
 func (p *pathSegments) holds(f facts) bool {
 	rest, ok := strings.CutPrefix(f.path, p.head)
 	if !ok {
@@ -194,6 +211,7 @@ func (p *pathSegments) holds(f facts) bool {
 	}
 	for i := range p.wildcards {
 		h := &p.wildcards[i]
+		// The wildcard takes everything up to the next '/', and its suffix must end there.
 		end := strings.IndexByte(rest, '/')
 		if end < 0 {
 			end = len(rest)
@@ -206,6 +224,7 @@ func (p *pathSegments) holds(f facts) bool {
 		}
 	}
 	if p.open {
+		// By default a '.' of an expression does not match a line break.
 		return len(rest) >= p.atLeast && (p.lines || strings.IndexByte(rest, '\n') < 0)
 	}
 	return rest == ""
@@ -227,6 +246,7 @@ func segmentsOf(steps []*syntax.Regexp) (*pathSegments, bool) {
 			p.append(text)
 			continue
 		}
+		// What is left must be a repeated single character.
 		low, ok := repeats(step)
 		// Two wildcards in one segment would need backtracking.
 		if n := len(p.wildcards); !ok || n > 0 && p.wildcards[n-1].next == "" {
@@ -235,6 +255,7 @@ func segmentsOf(steps []*syntax.Regexp) (*pathSegments, bool) {
 		switch sub := step.Sub[0]; {
 		case sub.Op == syntax.OpAnyChar, sub.Op == syntax.OpAnyCharNotNL:
 			p.open, p.tail = true, tail{low, sub.Op == syntax.OpAnyChar}
+		// The class of all characters except '/'.
 		case sub.Op == syntax.OpCharClass && slices.Equal(sub.Rune, []rune{0, '/' - 1, '/' + 1, utf8.MaxRune}):
 			p.wildcards = append(p.wildcards, wildcard{least: low})
 		default:
@@ -251,6 +272,7 @@ func (p *pathSegments) append(text string) {
 		return
 	}
 	h := &p.wildcards[len(p.wildcards)-1]
+	// The text after a wildcard belongs to its segment up to the next '/'.
 	if h.next == "" {
 		i := strings.IndexByte(text, '/')
 		if i < 0 {

@@ -37,10 +37,12 @@ func candidatesOf[Req, Rsp any](routes []*liveRoute[Req, Rsp], p Precedence) []c
 		return candidates
 	}
 	for _, r := range routes {
+		// Each alternative of an Any has its own rank.
 		for _, m := range alternatives(r.match) {
 			candidates = append(candidates, candidate[Req, Rsp]{match: m, needs: m.needs(), route: r, rank: rankOf(m)})
 		}
 	}
+	// Stable, so that equally specific routes keep the order of the profile.
 	slices.SortStableFunc(candidates, func(a, b candidate[Req, Rsp]) int { return b.compare(a.rank) })
 	return candidates
 }
@@ -59,6 +61,7 @@ type rank struct {
 	host, path, headers, queries, method int64
 }
 
+// exactRank is the rank of a condition on the whole path or host, which goes before every prefix or suffix.
 const exactRank = 1 << 40 // above every length
 
 // compare returns a number above 0 if r is more specific than other, below 0 if it is less, or 0.
@@ -72,6 +75,7 @@ func (r rank) compare(other rank) int {
 func rankOf(m matcher) (r rank) {
 	switch m := m.(type) {
 	case allOf:
+		// The most specific path and host count, and all headers and query parameters.
 		for _, member := range m {
 			memberRank := rankOf(member)
 			r.host, r.path = max(r.host, memberRank.host), max(r.path, memberRank.path)
@@ -89,6 +93,7 @@ func rankOf(m matcher) (r rank) {
 	case prefixPath:
 		r.path = int64(len(m))
 	case grpcCondition:
+		// The service counts more than any length of a method.
 		r.path = int64(len(m.service))<<16 | int64(len(m.method))
 	case *headerCondition:
 		r.headers = 1

@@ -61,7 +61,9 @@ func validPaths(target, oldPrefix, newPrefix string) error {
 		return fmt.Errorf("new prefix %q without an old one", newPrefix)
 	}
 	path, query, _ := strings.Cut(target, "?")
+	// The query is checked apart, because '?' is allowed in it.
 	for _, p := range []string{path, oldPrefix, newPrefix} {
+		// A path that begins with the query would be empty.
 		if p != "" && p[0] != '/' || path == "" && target != "" {
 			return fmt.Errorf("path %q does not begin with /", p)
 		}
@@ -113,12 +115,14 @@ const (
 // and must be forwarded.
 func (r *redirectService[Req, Rsp]) answer(req Req) (layer.DirectResponse, bool) {
 	source, ok := locationOf(r.access.Scheme(req), r.access.Authority(req), r.access.Path(req), r.access.Query(req))
+	// Without a host, no absolute location can be made.
 	if !ok && r.redirect.Host == "" {
 		return layer.DirectResponse{
 			Status: 400, GRPC: grpcInvalidArgument, Message: "redirect: the request has no valid host",
 		}, true
 	}
 	target := r.redirect.apply(source)
+	// A redirect to the same location would be endless.
 	if ok && target.equal(source) {
 		return layer.DirectResponse{}, false
 	}
@@ -129,6 +133,7 @@ func (r *redirectService[Req, Rsp]) answer(req Req) (layer.DirectResponse, bool)
 	}, true
 }
 
+// Next returns the service that gets the requests without a redirect.
 func (r *redirectService[Req, Rsp]) Next() layer.Service[Req, Rsp] { return r.Service }
 
 // Describe shows an example of a request, and the location to which that request is
@@ -163,6 +168,7 @@ func locationOf(scheme, target, path, query string) (location, bool) {
 // returns false if the host is neither a name nor an IP address.
 func splitAuthority(target string) (host string, port uint16, ok bool) {
 	host = target
+	// Without a port, the target may still be an IPv6 address in brackets.
 	if h, number, err := net.SplitHostPort(target); err == nil {
 		n, err := strconv.ParseUint(number, 10, 16)
 		if number != "" && err != nil {
@@ -178,6 +184,7 @@ func splitAuthority(target string) (host string, port uint16, ok bool) {
 // apply returns the location to which r redirects requests at l.
 func (r Redirect) apply(l location) location {
 	if r.Scheme != "" {
+		// Another scheme has another default port.
 		l.scheme, l.port = r.Scheme, 0
 	}
 	l.port = cmp.Or(r.Port, l.port)
@@ -196,10 +203,13 @@ func (r Redirect) apply(l location) location {
 
 // replacePrefix returns path with NewPrefix in place of OldPrefix, or unchanged if it does not begin with that.
 func (r Redirect) replacePrefix(path string) string {
+	// A prefix with or without '/' at its end is the same.
 	prefix := strings.TrimSuffix(r.OldPrefix, "/")
+	// The prefix must end at the end of a segment.
 	if rest, ok := strings.CutPrefix(escaped(path), prefix); !ok || rest != "" && rest[0] != '/' {
 		return path
 	}
+	// As many segments as the prefix has are removed.
 	remaining := path
 	for range strings.Count(prefix, "/") { // path may have bytes that are percent-encoded in prefix
 		remaining = remaining[1+strings.IndexByte(remaining[1:]+"/", '/'):]
@@ -221,6 +231,7 @@ func (l location) normalized() location {
 // equal reports whether both are the same location. Case does not matter in hosts.
 func (l location) equal(other location) bool {
 	sameHost := strings.EqualFold(l.host, other.host)
+	// The other fields are compared by ==, so the hosts are cleared.
 	l.host, other.host = "", ""
 	return sameHost && l == other
 }

@@ -18,6 +18,7 @@ type response struct {
 // condition needs the trailers and these have not arrived.
 type truth uint8
 
+// The results of a condition on a response.
 const (
 	no truth = iota
 	yes
@@ -50,6 +51,7 @@ func compileResponse(m Match, drop func(error)) (responseMatcher, error) {
 	switch m := m.(type) {
 	case nil:
 		return nil, errNoCondition
+	// All is decided by the first member that does not hold, and Any by the first one that does.
 	case All:
 		return compileResponses(m, no, drop)
 	case Any:
@@ -66,10 +68,13 @@ func compileResponse(m Match, drop func(error)) (responseMatcher, error) {
 	return nil, fmt.Errorf("%T is not a condition on a response", m)
 }
 
+// compileResponses compiles the members of an All or Any. It leaves out invalid ones, and returns an error if none is
+// left.
 func compileResponses(members []Match, decisive truth, drop func(error)) (responseMatcher, error) {
 	joined := responseJoin{decisive: decisive}
 	for _, m := range members {
 		compiled, err := compileResponse(m, drop)
+		// One bad member must not disable the others.
 		if err != nil {
 			drop(fmt.Errorf("member of a response class: %w", err))
 			continue
@@ -90,8 +95,11 @@ type responseJoin struct {
 	decisive truth // no for All, yes for Any
 }
 
+// holds returns the decisive value if one member has it; see responseJoin.
 func (j responseJoin) holds(r response) truth {
+	// yes − no is yes, and yes − yes is no: the opposite of the decisive value.
 	total := yes - j.decisive
+	// A later member may still be decisive after an open one.
 	for _, m := range j.members {
 		switch m.holds(r) {
 		case j.decisive:
@@ -104,15 +112,19 @@ func (j responseJoin) holds(r response) truth {
 	return total
 }
 
+// responseNot is a compiled Not. The opposite of open is open.
 type responseNot struct{ member responseMatcher }
 
+// holds returns the opposite of the member's result.
 func (n responseNot) holds(r response) truth {
 	if a := n.member.holds(r); a != open {
+		// no is 0 and yes is 1.
 		return yes - a
 	}
 	return open
 }
 
+// compileResponse checks the range. The condition is its own compiled form.
 func (s Status) compileResponse() (responseMatcher, error) {
 	if s.Min < 100 || s.Min > 999 || s.Max < 100 || s.Max > 999 {
 		return nil, fmt.Errorf("status %d to %d is not within 100 to 999", s.Min, s.Max)
@@ -120,10 +132,12 @@ func (s Status) compileResponse() (responseMatcher, error) {
 	return s, nil
 }
 
+// holds is never open, because the status comes with the headers.
 func (s Status) holds(r response) truth { return truthOf(s.Min <= r.status && r.status <= s.Max) }
 
 const maxGRPC = 16 // UNAUTHENTICATED, the largest gRPC status
 
+// compileResponse checks the range. The condition is its own compiled form.
 func (g GRPCStatus) compileResponse() (responseMatcher, error) {
 	if g.Min > g.Max || g.Max > maxGRPC {
 		return nil, fmt.Errorf("gRPC status %d to %d is not a range within 0 to %d", g.Min, g.Max, maxGRPC)
@@ -131,12 +145,15 @@ func (g GRPCStatus) compileResponse() (responseMatcher, error) {
 	return g, nil
 }
 
+// holds compares the gRPC status. It is open as long as the status may still come.
 func (g GRPCStatus) holds(r response) truth {
+	// A gRPC status is in the trailers, or in the headers of a response without a body.
 	fields := r.trailer
 	if fields == nil {
 		fields = r.header
 	}
 	code, ok := grpcCode(fields)
+	// The status may still come with the trailers.
 	if !ok && r.trailer == nil {
 		return open
 	}
@@ -147,14 +164,17 @@ func (g GRPCStatus) holds(r response) truth {
 // response may send them as its header.
 type trailerCondition struct{ *headerCondition }
 
+// compileResponse compiles the condition like one on a header.
 func (t Trailer) compileResponse() (responseMatcher, error) {
 	field, err := compileField("trailer", Header{Name: t.Name, Value: t.Value})
 	return trailerCondition{field}, err
 }
 
+// holds evaluates the condition on the trailers. It is open until they have arrived.
 func (t trailerCondition) holds(r response) truth {
 	fields := r.trailer
 	if fields == nil {
+		// Without a gRPC status in the headers, trailers follow.
 		if _, ok := grpcCode(r.header); !ok {
 			return open
 		}

@@ -37,12 +37,14 @@ func (r Route) edits() bool { return r.Rewrite != nil || !r.RequestHeader.Empty(
 // edited returns a copy of req to which Rewrite and RequestHeader were applied.
 func (a *routeStack[Req, Rsp]) edited(req Req) Req {
 	edit := a.protocol
+	// Conditions and redirects have read the original request.
 	if r := a.route.Rewrite; r != nil {
 		if r.Host != "" {
 			req = edit.EditRequest(req, layer.HeaderMutation{Set: []layer.HeaderField{{Name: "Host", Value: r.Host}}})
 		}
 		if r.Path != "" || r.OldPrefix != "" {
 			redirect := Redirect{Path: r.Path, OldPrefix: r.OldPrefix, NewPrefix: r.NewPrefix}
+			// A redirect and a rewrite change paths by the same rules.
 			l := redirect.apply(location{path: a.access.Path(req), query: a.access.Query(req)})
 			req = edit.EditPath(req, l.path, l.query)
 		}
@@ -53,6 +55,7 @@ func (a *routeStack[Req, Rsp]) edited(req Req) Req {
 // validResponse returns the reason why a Router would leave Respond out of a route, or nil.
 func validResponse(r *layer.DirectResponse) error {
 	switch {
+	// Informational responses (1xx) do not answer a request.
 	case r.Status < 200 || r.Status > 999:
 		return fmt.Errorf("status %d is not from 200 to 999", r.Status)
 	case r.GRPC > maxGRPC:

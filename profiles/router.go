@@ -16,6 +16,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
+// layerName is the name of the router in errors and descriptions.
 const layerName = "profiles"
 
 // Router is a service that treats requests according to its target's profile. It finds a request's
@@ -40,11 +41,11 @@ type Router[Req, Rsp any] struct {
 	services  map[string]layer.Service[Req, Rsp] // by authority
 	forwarded endpointService[Req, Rsp]          // the service of the profile's Endpoint: see WithForward
 
-	backendServices map[backendKey]layer.Service[Req, Rsp]
+	backendServices map[backendKey]layer.Service[Req, Rsp] // services of the backends of policies; unused ones are released
 
-	budget   *layer.Budget // the budget that was built last
-	budgetOf RetryBudget   // the RetryBudget from which budget was built
-	invalid  oncelog.Logger
+	budget   *layer.Budget  // the budget that was built last
+	budgetOf RetryBudget    // the RetryBudget from which budget was built
+	invalid  oncelog.Logger // logs each mistake in profiles once
 
 	done chan struct{} // closed when no further profile will arrive
 }
@@ -84,10 +85,12 @@ func New[Req, Rsp any](
 	option.Apply(&r.options, opts)
 	r.invalid.Log = func(err error) { c.Log.Warn("left out of a profile", "target", c.Target, "err", err) }
 	r.watch.Store(&watchState{})
+	// Until the first profile, the snapshot is empty and provisional: requests wait for the next one.
 	r.current.Store(&snapshot[Req, Rsp]{profile: &Profile{}, provisional: true, replaced: make(chan struct{})})
 	if c.InitialWait <= 0 {
 		r.endInitialWait()
 	}
+	// The source is user code, so a panic in it must not end the process.
 	go func() { _ = panics.Contain(func() { r.follow(ctx) }) }()
 	return r
 }
@@ -102,6 +105,7 @@ func (r *Router[Req, Rsp]) Route(ctx context.Context, req Req) (*Route, error) {
 	s := r.current.Load()
 	if s.provisional {
 		var err error
+		// Requests wait only for the first profile, and at most for InitialWait.
 		if s, err = r.await(ctx, s); err != nil {
 			return nil, err
 		}
@@ -125,19 +129,24 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 		}
 	}
 	var route *liveRoute[Req, Rsp]
+	// Without routes, nothing of the request must be read.
 	if len(s.candidates) > 0 {
 		route = s.match(r.access, req)
 	}
+	// Only a request with an Explanation pays for it.
 	if explanation := layer.PickInfoFromContext(ctx).Explanation; explanation != nil {
 		r.explain(explanation, s, route, req)
 	}
 	if route != nil && route.outer != nil {
 		ctx = layer.WithRoute(ctx, route.outer)
 	}
+	// The order matters: a route with its own backends, any other route with layers, no route although one is required,
+	// the default route, and the plain split.
 	switch {
 	case route != nil && route.split != nil: // its stack does not read the snapshot
 		rsp, err = route.stack.Call(ctx, req)
 	case route != nil && route.stack != nil:
+		// The route's layers may outlive this snapshot, so the targets below them read it from the context.
 		rsp, err = route.stack.Call(reqctx.WithValue(ctx, r, s), req)
 	case route == nil && s.profile.RoutesOnly:
 		return rsp, &layer.Error{Layer: layerName, Target: r.target, Kind: layer.ErrNoRoute, Reason: "no route matches the request"}
@@ -146,6 +155,7 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	default:
 		rsp, err = s.split.Call(ctx, req)
 	}
+	// Until the watch ends, another profile may bring a target that is not closed.
 	if err != nil && errors.Is(err, layer.ErrClosed) && !r.watch.Load().ended {
 		err = &layer.Error{
 			Layer: layerName, Target: r.target, Kind: layer.ErrNotReady,
@@ -160,6 +170,7 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 // is the snapshot before the wait.
 func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*snapshot[Req, Rsp], error) {
 	start := time.Now()
+	// endInitialWait also replaces the snapshot, so the wait ends in any case.
 	for s.provisional {
 		select {
 		case <-s.replaced:
@@ -176,16 +187,19 @@ func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*s
 // may arrive.
 type notClosed struct{ error } //nolint:errname // it hides ErrClosed
 
+// Is makes errors.Is find all errors in the tree but layer.ErrClosed.
 func (u notClosed) Is(target error) bool {
 	return target != layer.ErrClosed && errors.Is(u.error, target)
 }
 
+// As makes errors.As find the errors in the tree.
 func (u notClosed) As(target any) bool { return errors.As(u.error, target) }
 
 // reject returns the rejection of a request whose context has ended. waited is how long it waited
 // for the first profile, and 0 if its context had ended before.
 func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) error {
 	reason := ctxreason.Text(ctx)
+	// The caller has waited for the first profile until ctx ended.
 	if waited > 0 {
 		reason = "no profile yet"
 	}
@@ -200,10 +214,12 @@ func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) err
 // [layer.ErrClosed] if all targets return such an error and the profile's watch has ended.
 func (r *Router[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
+		// Each profile has other targets, so the wait begins anew when one arrives.
 		s := r.current.Load()
 		if err := s.poll(); err == nil || errors.Is(err, layer.ErrClosed) && r.watch.Load().ended {
 			return err
 		}
+		// With a done context, the poll above was all that was asked for.
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

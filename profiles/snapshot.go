@@ -42,9 +42,11 @@ type liveRoute[Req, Rsp any] struct {
 // budget or the Policy's labels changed. With Config.OnUpdate, it also does so if the Name changed.
 // The caller must hold mu.
 func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapshot[Req, Rsp] {
+	// drop logs each part that is left out, unless the previous profile had the same mistake.
 	drop := r.invalid.Add
 	defer r.invalid.End()
 	s := &snapshot[Req, Rsp]{profile: p, budget: r.budgetFor(p, drop), replaced: make(chan struct{})}
+	// The user's function sees the profile as it was received.
 	if r.config.OnUpdate != nil {
 		if err := panics.Contain(func() { r.config.OnUpdate(p) }); err != nil {
 			drop(fmt.Errorf("OnUpdate: %w", err))
@@ -52,10 +54,12 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 	}
 	var routes routeSet[Req, Rsp]
 	var candidates []*liveRoute[Req, Rsp] // the routes of old that may be equal in p
+	// Routes can be kept only if nothing outside of them, on which their layers depend, has changed.
 	if old != nil && old.budget == s.budget && (r.config.OnUpdate == nil || old.profile.Name == p.Name) &&
 		maps.Equal(old.profile.Policy.labels(), p.Policy.labels()) {
 		candidates = old.routes
 	}
+	// Usually most routes are unchanged and in the same order, so the next one is compared first.
 	next := 0 // the position in candidates that probably has the next route of p
 	for i := range p.Routes {
 		def := &p.Routes[i]
@@ -64,6 +68,7 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 		if next < len(candidates) && candidates[next].isOf(def) {
 			route = candidates[next]
 		} else {
+			// Made only if the order has changed or routes are new.
 			if routes == nil {
 				routes = routeSetOf(candidates)
 			}
@@ -72,12 +77,14 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 				next = slices.Index(candidates, route)
 			}
 		}
+		// An equal route keeps its layers with their state, such as limits and breakers.
 		if route != nil {
 			next++
 		} else {
 			if route = r.makeRoute(i, def, s, drop); route == nil {
 				continue
 			}
+			// A later route of this profile may be equal to this one, and then shares it.
 			route.key = key
 			routes[key] = append(routes[key], route)
 		}
@@ -85,9 +92,11 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 	}
 	s.candidates = candidatesOf(s.routes, p.Precedence)
 	for i, c := range s.candidates {
+		// The index must be built in the order of precedence.
 		s.index.add(int32(i), c.match)
 	}
 	s.split = r.splitOf(p, drop)
+	// Services of backends that no route of s uses are released.
 	r.releaseBackends(s)
 	if r.defaultRoute != nil {
 		if err := panics.Contain(func() { s.defaultRoute = r.defaultRoute(targets[Req, Rsp]{r, &s.split}) }); err != nil {
@@ -120,9 +129,11 @@ func (r *Router[Req, Rsp]) makeRoute(i int, def *Route, s *snapshot[Req, Rsp], d
 		if r.protocol != nil {
 			next = r.stackOf(route, s.budget, inner, inRoute)
 		}
+		// The user's function may return nil, which means that it adds nothing.
 		if r.perRoute != nil {
 			route.stack = r.perRoute(*def, next)
 		}
+		// A route without layers and without backends needs no stack: Call sends its requests to the split.
 		if route.stack == nil && (next != inner || route.split != nil) {
 			route.stack = next
 		}
@@ -158,6 +169,7 @@ func (r *Router[Req, Rsp]) budgetFor(p *Profile, drop func(error)) *layer.Budget
 		drop(&FieldError{"RetryBudget", err})
 		return nil
 	}
+	// An equal RetryBudget keeps its balance.
 	if r.budget == nil || r.budgetOf != *b {
 		r.budget, r.budgetOf = b.budget(), *b
 	}
@@ -167,6 +179,7 @@ func (r *Router[Req, Rsp]) budgetFor(p *Profile, drop func(error)) *layer.Budget
 // routeSet maps the routeKey of each route to all routes with this key.
 type routeSet[Req, Rsp any] map[string][]*liveRoute[Req, Rsp]
 
+// routeSetOf returns the given routes by their keys.
 func routeSetOf[Req, Rsp any](routes []*liveRoute[Req, Rsp]) routeSet[Req, Rsp] {
 	s := make(routeSet[Req, Rsp], len(routes))
 	for _, route := range routes {
@@ -197,6 +210,7 @@ func (s routeSet[Req, Rsp]) find(key string, def *Route) *liveRoute[Req, Rsp] {
 // isOf reports whether l was made from a Route that is deeply equal to def. It passes pointers to
 // DeepEqual, which saves the allocation of copies.
 func (l *liveRoute[Req, Rsp]) isOf(def *Route) bool {
+	// First the Values, so that DeepEqual does not follow pointers in them.
 	return equalValues(&l.def, def) && reflect.DeepEqual(&l.def, def)
 }
 
@@ -212,6 +226,7 @@ func equalValues(r, other *Route) bool {
 // Name, or else the Router's target. It calls drop for each part that it leaves out. The caller
 // must hold mu.
 func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp] {
+	// An endpoint replaces all targets.
 	if s, ok := r.forwardOf(p, drop); ok {
 		return s
 	}
@@ -221,6 +236,7 @@ func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp]
 	}
 	s := split[Req, Rsp]{apex: apex, distribution: p.Distribution}
 	for i, t := range p.Targets {
+		// A target with the weight 0 gets no requests.
 		if t.Weight == 0 {
 			continue
 		}
@@ -230,6 +246,7 @@ func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp]
 		}
 		s.add(t, r.service(t.Authority))
 	}
+	// Without a valid target, requests go to the apex.
 	if len(s.parts) == 0 {
 		s.add(Target{Authority: apex, Weight: 1}, r.service(apex))
 	}
@@ -244,6 +261,7 @@ func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 		return svc
 	}
 	err := panics.Contain(func() { svc = r.mk(authority) })
+	// The authority is not asked for again, so its requests are rejected from now on.
 	if svc == nil {
 		m := closedTarget[Req, Rsp]{&layer.Error{
 			Layer: layerName, Target: r.target, Endpoint: authority,
@@ -264,6 +282,7 @@ func (m closedTarget[Req, Rsp]) Ready(context.Context) error { return m.err }
 
 func (m closedTarget[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) { return rsp, m.err }
 
+// Describe returns a node without state.
 func (m closedTarget[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "missing"} }
 
 // targets is the service below a route's layers. It sends a request to one of the profile's
@@ -283,6 +302,7 @@ func (t targets[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if t.split != nil {
 		return t.split.Call(ctx, req)
 	}
+	// A route's stack passes the snapshot with which the request began, so that it sees one profile only.
 	s, ok := ctx.Value(t.router).(*snapshot[Req, Rsp])
 	if !ok {
 		s = t.router.current.Load()

@@ -57,6 +57,7 @@ func (s *Static) Set(target string, p *Profile) {
 // receives the last profile, but may miss profiles before that.
 func (s *Static) Watch(ctx context.Context, target string) iter.Seq2[*Profile, error] {
 	return func(yield func(*Profile, error) bool) {
+		// A nil entry means that nothing was set, which stands for the default profile.
 		entry := s.get(target)
 		first := entry
 		if first == nil {
@@ -66,6 +67,7 @@ func (s *Static) Watch(ctx context.Context, target string) iter.Seq2[*Profile, e
 			if !yield(p, nil) {
 				return
 			}
+			// Pointers are compared: each Set stores another one.
 			if s.changed.Wait(ctx, func() bool { return s.get(target) != entry }) != nil {
 				return
 			}
@@ -107,6 +109,7 @@ func (w *watchState) String() string {
 // follow applies each profile from the Source. It returns when the Source's sequence ends or
 // yields ErrNoProfile.
 func (r *Router[Req, Rsp]) follow(ctx context.Context) {
+	// Requests must not wait longer for the first profile, even if the source is silent.
 	if r.config.InitialWait > 0 {
 		timer := time.AfterFunc(r.config.InitialWait, func() { _ = panics.Contain(r.endInitialWait) })
 		defer timer.Stop()
@@ -116,6 +119,7 @@ func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 	defer close(r.done)
 	defer r.endInitialWait()
 	var w watchState
+	// Outage logs the first error of an outage, and when it is over.
 	log := r.config.Log.With("target", r.target)
 	out := stream.Outage{Log: log, Name: "profile stream", Kept: "the last profile stays current"}
 	err := panics.Do("the source", func() error {
@@ -132,6 +136,7 @@ func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 				out.Failed(ctx, err)
 			}
 			r.watch.Store(new(w)) // a copy, because Describe reads it while w changes
+			// The source will never have a profile, so there is nothing to wait for.
 			if errors.Is(err, ErrNoProfile) {
 				break
 			}
@@ -151,6 +156,7 @@ func (r *Router[Req, Rsp]) follow(ctx context.Context) {
 func (r *Router[Req, Rsp]) endInitialWait() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// A profile has arrived, unless the snapshot is still the first one.
 	if r.current.Load().provisional {
 		r.swap(&Profile{})
 	}
@@ -171,6 +177,7 @@ func (r *Router[Req, Rsp]) replace(p *Profile) {
 func (r *Router[Req, Rsp]) swap(p *Profile) {
 	old := r.current.Load()
 	r.current.Store(r.compile(p, old))
+	// Wakes requests and Ready, which wait for another snapshot.
 	close(old.replaced)
 }
 
@@ -187,6 +194,7 @@ func (s *snapshot[Req, Rsp]) poll() error {
 		if err == nil {
 			return nil
 		}
+		// One target that is not closed may become ready later.
 		if i == 0 || !errors.Is(err, layer.ErrClosed) {
 			result = err
 		}
@@ -200,11 +208,13 @@ func (s *snapshot[Req, Rsp]) poll() error {
 // another snapshot becomes current, it returns errReplaced. When ctx ends, it returns ctx's cause.
 // ready waits for all of its goroutines before it returns.
 func (s *snapshot[Req, Rsp]) ready(ctx context.Context, done <-chan struct{}) error {
+	// waiting ends all calls of Ready when one of them has decided.
 	waiting, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer cancel()
 	parts := s.split.parts
+	// The buffer lets each goroutine end, although only the first results are read.
 	results := make(chan error, len(parts))
 	for i := range parts {
 		group.Go(func() {
@@ -214,11 +224,13 @@ func (s *snapshot[Req, Rsp]) ready(ctx context.Context, done <-chan struct{}) er
 	var closed error
 	var end <-chan struct{} // set to done when all targets are closed
 	for remaining := len(parts); ; {
+		// end is nil, and blocks, until all targets are closed.
 		select {
 		case err := <-results:
 			if !errors.Is(err, layer.ErrClosed) {
 				return err
 			}
+			// All targets are closed, but another profile may have others, until done says that none follows.
 			if remaining--; remaining == 0 {
 				closed, end = err, done
 			}

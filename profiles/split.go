@@ -71,6 +71,7 @@ func (s *split[Req, Rsp]) add(t Target, svc layer.Service[Req, Rsp]) {
 // Call sends the request to the target that draw returns. If that target rejects the request, Call
 // tries every other target once, except with FixedShares.
 func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	// With a single target there is nothing to draw.
 	if len(s.parts) == 1 {
 		return s.parts[0].call(ctx, req)
 	}
@@ -79,11 +80,13 @@ func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		s.explain(explanation, i)
 	}
 	rsp, err := s.parts[i].call(ctx, req)
+	// A request that was sent must not be sent to another target.
 	switch {
 	case err == nil || !errors.Is(err, layer.ErrNotReady):
 		return rsp, err
 	case s.distribution != FixedShares:
 		return s.callOthers(ctx, req, i, err)
+	// Another target may be open, so the split as a whole is not closed.
 	case errors.Is(err, layer.ErrClosed) && !s.closed():
 		err = notClosed{err}
 	}
@@ -105,9 +108,11 @@ func (s *split[Req, Rsp]) closed() bool {
 // target's service, such as a queue, then waits or rejects the request.
 func (s *split[Req, Rsp]) draw() int {
 	if s.distribution == FirstAvailable {
+		// drawFrom knows the distribution too, and takes the first ready target here. max turns its -1 into the first target.
 		return max(0, s.drawFrom(func(i int) bool { return layer.Poll(s.parts[i].svc) == nil }))
 	}
 	first := 0
+	// Walk along the weights to the target whose part has the number n.
 	for n := rand.Uint64N(s.total); n >= uint64(s.parts[first].Weight); first++ {
 		n -= uint64(s.parts[first].Weight)
 	}
@@ -135,6 +140,7 @@ func (s *split[Req, Rsp]) drawFrom(wanted func(int) bool) int {
 		}
 		weight := uint64(s.parts[i].Weight)
 		total += weight
+		// The first wanted target is always taken, and each later one with its share of the weights so far.
 		if rand.Uint64N(total) < weight {
 			drawn = i
 		}
@@ -150,6 +156,7 @@ func (s *split[Req, Rsp]) callOthers(ctx context.Context, req Req, i int, cause 
 	tried[i] = true
 	n := 1
 	for ; n < len(s.parts) && ctx.Err() == nil; n++ {
+		// Among the targets that are left, those that are ready come first.
 		if i = s.drawFrom(func(i int) bool { return !tried[i] && layer.Poll(s.parts[i].svc) == nil }); i < 0 {
 			i = s.drawFrom(func(i int) bool { return !tried[i] })
 		}

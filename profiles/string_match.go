@@ -45,6 +45,7 @@ type (
 	AnyValue struct{}
 )
 
+// isStringMatch marks the types that implement [StringMatch].
 func (Exact) isStringMatch()      {}
 func (Prefix) isStringMatch()     {}
 func (Suffix) isStringMatch()     {}
@@ -103,8 +104,10 @@ func compileStringMatch(t StringMatch, fold bool) (m stringMatcher, err error) {
 			return m, fmt.Errorf("range %d to %d: the first number is above the last", t.Min, t.Max)
 		}
 		return m, nil
+	// IgnoreCase only wraps another condition, which is compiled with fold.
 	case IgnoreCase:
-		return compileStringMatch(t.Value, true)
+		return compileStringMatch(t.Value, true) // ignores case
+	// The zero kind holds for any value.
 	case AnyValue:
 		return m, nil
 	}
@@ -127,6 +130,7 @@ func (r Regex) compile(fold bool) (*regexp.Regexp, error) {
 	if fold {
 		flags |= syntax.FoldCase
 	}
+	// Parsed first, because a large expression must be rejected before it is compiled.
 	tree, err := parseRegex(string(r), flags)
 	if err != nil {
 		return nil, fmt.Errorf("regex %s: %w", quote(string(r)), err)
@@ -147,6 +151,7 @@ func (t *stringMatcher) holds(s string) bool {
 	case matchSuffix:
 		return len(s) > len(t.want) && t.equal(s[len(s)-len(t.want):])
 	case matchContains:
+		// Without allocating a lower-case copy, each position is compared.
 		for ; len(s) >= len(t.want); s = s[1:] {
 			if t.equal(s[:len(t.want)]) {
 				return true
@@ -168,6 +173,7 @@ func (t *stringMatcher) equal(s string) bool {
 	return s == t.want || t.fold && strings.EqualFold(s, t.want)
 }
 
+// String returns the condition, for explanations.
 func (t *stringMatcher) String() string {
 	text := ""
 	switch t.kind {

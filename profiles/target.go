@@ -59,9 +59,11 @@ func (r *Router[Req, Rsp]) forwardOf(p *Profile, drop func(error)) (s split[Req,
 		return s, false
 	}
 	d := p.Dispatch(r.target)
+	// The profile has an endpoint, but requests must not go to it.
 	if d.To != ToEndpoint {
 		return s, false
 	}
+	// An equal endpoint keeps its service and connections.
 	if r.forwarded.endpoint == nil || !reflect.DeepEqual(r.forwarded.endpoint, d.Endpoint) {
 		var svc layer.Service[Req, Rsp]
 		err := panics.Contain(func() { svc = r.forward(d.Endpoint) })

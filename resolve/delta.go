@@ -21,10 +21,12 @@ func delta(set *Set, u Update) (Update, bool) {
 	// Add alone replaces its endpoint.
 	removed := make([]netip.AddrPort, 0, len(d.Removed))
 	for _, e := range d.Removed {
+		// byAddr is the set after u.
 		if _, stays := set.byAddr[e.Addr]; !stays {
 			removed = append(removed, e.Addr)
 		}
 	}
+	// For a consumer, Add means added or changed.
 	added := slices.Concat(d.Added, d.Changed)
 	switch {
 	case len(removed) == 0:
@@ -45,6 +47,7 @@ func delta(set *Set, u Update) (Update, bool) {
 // pending, because then there is no answer yet. In all other cases it returns u and changed. If the
 // second result is true, it sets *lost to false.
 func confirm(set *Set, lost *bool, u Update, changed bool) (Update, bool) {
+	// After an error, an unchanged answer is yielded too: it is what tells the consumer that the source works again.
 	if *lost && !changed && set.State() != StatePending {
 		u, changed = whole(set), true
 	}

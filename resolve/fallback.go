@@ -25,14 +25,14 @@ func Fallback(primary, secondary Resolver) Resolver {
 	requireResolvers(primary, secondary)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
 		return func(yield func(Update, error) bool) {
+			// Both resolvers send to this one channel. The index in a message tells which one it was.
 			f := fallback{second: secondary, target: target, messages: make(chan message), yield: yield}
 			// A function, because standIn is replaced while the stream runs.
 			defer startFeed(ctx, primary, target, isFirst, f.messages).close()
 			defer func() { f.standIn.close() }()
 			for ctx.Err() == nil {
 				select {
-				case <-ctx.Done():
-				// Deliberately empty: the loop's condition ends the stream.
+				case <-ctx.Done(): // the condition of the loop ends the stream
 				case m := <-f.messages:
 					if !f.apply(ctx, m) {
 						return
@@ -68,6 +68,7 @@ type fallback struct {
 func (f *fallback) apply(ctx context.Context, m message) bool {
 	switch {
 	case m.ended && errors.Is(m.err, ErrUnresolvable):
+		// Without the other resolver in use, its element is nil, so that one that gave up is not the end.
 		f.final[m.index] = m.err
 		// Both resolvers have given up, so nothing more can come.
 		if !slices.Contains(f.final[:], nil) {
@@ -81,6 +82,7 @@ func (f *fallback) apply(ctx context.Context, m message) bool {
 		// A resolver that ended otherwise will not be called again. Its last endpoints stay.
 		return f.yield(Update{}, m.err) && f.repeat()
 	case m.err != nil:
+		// Only the primary's error is remembered: applyFirst repeats the endpoints when it is over.
 		f.lost = f.lost || m.index == isFirst
 		return f.yield(Update{}, m.err)
 	}
@@ -90,9 +92,9 @@ func (f *fallback) apply(ctx context.Context, m message) bool {
 	return f.applyFirst(ctx, m.update)
 }
 
-// repeat yields again the set from the resolver in use, after an error of a resolver, because an update
-// ends an error. It yields nothing if that resolver has not answered yet. It returns false if the
-// consumer broke.
+// repeat yields all endpoints of the resolver in use again. It is called after one of the resolvers has had an
+// error, which counts until the next update, to tell the consumer that the endpoints can be used. repeat yields
+// nothing if the resolver in use has not answered yet. It returns false if the consumer broke.
 func (f *fallback) repeat() bool {
 	set := &f.primary
 	if f.standIn != nil {
@@ -110,8 +112,10 @@ func (f *fallback) applyFirst(ctx context.Context, u Update) bool {
 	f.lost = false
 	switch absent := f.primary.State() == StateDoesNotExist; {
 	case absent && f.standIn == nil:
+		// A new set, because what an earlier stream of the secondary resolver yielded may be old.
 		f.secondary = Set{}
 		f.standIn = startFeed(ctx, f.second, f.target, isSecond, f.messages)
+		// Nothing is yielded: the consumer keeps the primary's endpoints until the secondary has answered.
 		return true
 	case absent && recovered && f.secondary.State() != StatePending:
 		return f.repeat() // because the error is over
@@ -125,6 +129,7 @@ func (f *fallback) applyFirst(ctx context.Context, u Update) bool {
 	// The target exists again. The consumer holds the endpoints of the secondary resolver, so that it
 	// needs the whole set.
 	f.standIn.close()
+	// An earlier end of the secondary resolver does not count any longer: it will be resolved anew.
 	f.standIn, f.final[isSecond] = nil, nil
 	return f.yield(whole(&f.primary), nil)
 }
@@ -135,6 +140,7 @@ func (f *fallback) applySecond(u Update) bool {
 	isFirst := f.secondary.State() == StatePending
 	f.secondary.Apply(u)
 	switch {
+	// An empty Add or a Remove before the first answer says nothing yet.
 	case f.secondary.State() == StatePending:
 		return true
 	case isFirst:

@@ -36,6 +36,7 @@ func startFeed(ctx context.Context, r Resolver, target string, index int, messag
 	go func() {
 		defer close(f.done)
 		defer cancel()
+		// send reports whether the resolver may go on.
 		send := func(m message) bool {
 			m.index = index
 			select {
@@ -48,6 +49,7 @@ func startFeed(ctx context.Context, r Resolver, target string, index int, messag
 		}
 		// open is false after the last message, or once the feed is closed. Then nothing more is sent.
 		open := true
+		// A panic of a foreign resolver must not end the process, which it would on this goroutine.
 		err := panics.Do("the resolver", func() error {
 			for u, err := range r.Resolve(ctx, target) {
 				if open = send(message{update: u, err: err, ended: errors.Is(err, ErrUnresolvable)}); !open {

@@ -43,6 +43,7 @@ func Merge(rs ...Resolver) Resolver {
 // merge runs one stream of a Resolver from Merge: it reads target from all sources at once, and yields
 // the updates of their union until ctx ends, all sources have ended, or the consumer breaks.
 func merge(ctx context.Context, sources []Resolver, target string, yield func(Update, error) bool) {
+	// All resolvers send to this one channel. The index in a message tells which one it was.
 	messages := make(chan message)
 	feeds := make(feeds, len(sources))
 	defer feeds.close()
@@ -57,6 +58,7 @@ func merge(ctx context.Context, sources []Resolver, target string, yield func(Up
 		select {
 		case <-ctx.Done():
 		case <-grace.C:
+			// The resolvers that are still missing count as empty from now on.
 			state.started = true
 		case m := <-messages:
 			if !state.apply(m, yield) {
@@ -81,6 +83,7 @@ type union struct {
 // It returns false if the stream must end.
 func (s *union) apply(m message, yield func(Update, error) bool) bool {
 	if m.err == nil {
+		// The caller's loop yields the resulting change with emit.
 		s.update(m.index, m.update)
 		return true
 	}
@@ -90,6 +93,7 @@ func (s *union) apply(m message, yield func(Update, error) bool) bool {
 		return yield(Update{}, err)
 	}
 	s.ended[m.index] = err
+	// Without a resolver that is left, nothing can change any longer.
 	if !slices.Contains(s.ended, nil) {
 		yield(Update{}, s.final())
 		return false
@@ -117,6 +121,8 @@ func (s *union) update(index int, u Update) {
 // ErrUnresolvable if all of them do. Otherwise it carries only their text and matches nothing.
 func (s *union) final() error {
 	err := errors.Join(s.ended...)
+	// Joined errors match whatever one of them matches. One that merely ended would then look like a target that nobody
+	// can resolve.
 	if slices.ContainsFunc(s.ended, func(err error) bool { return !errors.Is(err, ErrUnresolvable) }) {
 		return errors.New(err.Error())
 	}
@@ -128,6 +134,7 @@ func (s *union) final() error {
 // over, it yields nothing. It returns false if the consumer broke.
 func (s *union) emit(yield func(Update, error) bool) bool {
 	pending := 0
+	// How many resolvers have not answered yet.
 	for n := range s.sets {
 		if s.sets[n].State() == StatePending {
 			pending++
@@ -154,12 +161,14 @@ func (s *union) whole() Update {
 			absent++
 		}
 		for addr, e := range s.sets[n].byAddr {
+			// An earlier resolver has this address already.
 			if _, taken := byAddr[addr]; !taken {
 				byAddr[addr] = struct{}{}
 				endpoints = append(endpoints, *e)
 			}
 		}
 	}
+	// Only if all resolvers say so: one that has not answered does not count as one of them.
 	if absent == len(s.sets) {
 		return Update{Kind: DoesNotExist}
 	}

@@ -48,6 +48,7 @@ func (p *puller) next(deadline time.Time) message {
 		go func() { pending <- p.receive() }()
 		p.pending = pending
 	}
+	// A nil channel is never ready: without a deadline, the select waits for the message alone.
 	var passed <-chan time.Time
 	if !deadline.IsZero() {
 		timer := time.NewTimer(time.Until(deadline))
@@ -56,8 +57,9 @@ func (p *puller) next(deadline time.Time) message {
 	}
 	select {
 	case m := <-p.pending:
-		p.pending = nil
+		p.pending = nil // the goroutine has ended; the next call may pull directly
 		return m
+	// p.pending stays, so that the next call waits for the same item.
 	case <-passed:
 		return message{}
 	}
@@ -66,6 +68,7 @@ func (p *puller) next(deadline time.Time) message {
 // receive pulls the next item. If the resolver panics, that becomes an error, and the resolver has
 // then ended.
 func (p *puller) receive() (m message) {
+	// Whether an item was pulled. It stays false after the resolver's end.
 	ok := false
 	err := panics.Do("the resolver", func() error {
 		m.update, m.err, ok = p.pull()

@@ -38,6 +38,7 @@ func Reconnect(r Resolver, b Backoff) Resolver {
 		panic("resolve: " + err.Error())
 	}
 	b.Jitter = filled.Jitter
+	// By this, stream.Reconnect decides that an error must not be followed by another attempt.
 	final := func(err error) bool { return errors.Is(err, ErrUnresolvable) }
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
 		open := func(ctx context.Context) iter.Seq2[Update, error] { return restart(ctx, r, target) }
@@ -55,9 +56,11 @@ func restart(ctx context.Context, r Resolver, target string) iter.Seq2[Update, e
 		// may replace it.
 		for u, err := range r.Resolve(ctx, target) {
 			if err == nil && awaiting {
+				// A change of a set that the consumer does not have from this stream.
 				if u.Kind == Remove || u.Kind == Add && len(u.Endpoints) == 0 {
 					continue
 				}
+				// What the first Add of a stream holds is all that this stream knows.
 				if u.Kind == Add {
 					u.Kind = Replace
 				}

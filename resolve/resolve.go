@@ -110,6 +110,7 @@ func (e Endpoint) Validate() error {
 		return fmt.Errorf("endpoint %v: want an IP address and a port", e.Addr)
 	case e.Protocol > Opaque:
 		return fmt.Errorf("endpoint %v: unknown %v", e.Addr, e.Protocol)
+	// TLS without an identity would not be verified, and an identity without TLS cannot be.
 	case (e.ServerName == "") != (e.Identity == ""):
 		return fmt.Errorf("endpoint %v: a TLS server name needs an identity, and the reverse", e.Addr)
 	case e.Authority != "" && !authority.Valid(e.Authority):
@@ -159,6 +160,7 @@ func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil
 // UnmarshalText parses the result of MarshalText. "" means Unknown.
 func (p *Protocol) UnmarshalText(text []byte) error {
 	for candidate := Unknown; candidate <= Opaque; candidate++ {
+		// The zero Protocol is the first candidate, so "" gives Unknown.
 		if len(text) == 0 || string(text) == candidate.String() {
 			*p = candidate
 			return nil

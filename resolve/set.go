@@ -48,6 +48,7 @@ func (s *Set) Apply(u Update) Diff {
 	d := Diff{Before: s.state}
 	switch u.Kind {
 	case Replace:
+		// put has recorded what is new or changed. What the list does not name is gone.
 		named := s.put(u.Endpoints, &d)
 		for addr := range s.byAddr {
 			if _, ok := named[addr]; !ok {
@@ -67,6 +68,7 @@ func (s *Set) Apply(u Update) Diff {
 	case DoesNotExist:
 		s.clear(&d, StateDoesNotExist)
 	}
+	// Only here, because Add and Remove may also have made the set non-empty or empty.
 	switch {
 	case len(s.byAddr) > 0:
 		s.state = StateExists
@@ -74,6 +76,7 @@ func (s *Set) Apply(u Update) Diff {
 		s.state = StateEmpty
 	}
 	d.After = s.state
+	// A map's order is random. Equal updates must give equal diffs.
 	for _, list := range [][]Endpoint{d.Added, d.Changed, d.Removed} {
 		slices.SortFunc(list, byAddress)
 	}
@@ -112,6 +115,7 @@ func (s *Set) put(endpoints []Endpoint, d *Diff) map[netip.AddrPort]*Endpoint {
 			d.Added = append(d.Added, *e)
 		case !old.Equal(*e):
 			d.Changed = append(d.Changed, *e)
+		// Nothing has changed, so that the stored endpoint stays.
 		default:
 			continue
 		}
@@ -145,6 +149,7 @@ func (s *Set) Endpoints() []Endpoint {
 	return endpoints
 }
 
+// byAddress orders two endpoints by their addresses, for the package slices.
 func byAddress(a, b Endpoint) int { return a.Addr.Compare(b.Addr) }
 
 // Equal reports whether all fields of e and o are equal.

@@ -88,6 +88,7 @@ func (r *StaleResolver) Status() []StaleStatus {
 		}
 		list = append(list, status)
 	}
+	// Several streams of a target are in the order of their age.
 	slices.SortFunc(list, func(a, b StaleStatus) int {
 		return cmp.Or(cmp.Compare(a.Target, b.Target), cmp.Compare(a.Age, b.Age))
 	})
@@ -103,11 +104,13 @@ func (r *StaleResolver) Resolve(ctx context.Context, target string) iter.Seq2[Up
 		source := newPuller(ctx, r.source, target)
 		defer source.close()
 		for {
+			// Wakes up at the deadline, with a zero message, for step to end a delay.
 			m := source.next(s.deadline())
 			switch {
 			case ctx.Err() != nil:
 				return
 			case m.ended:
+				// Any other end is silent: the sequence just ends, as ServeStale documents.
 				if errors.Is(m.err, ErrUnresolvable) {
 					yield(Update{}, m.err)
 				}
@@ -120,6 +123,7 @@ func (r *StaleResolver) Resolve(ctx context.Context, target string) iter.Seq2[Up
 			if log != nil {
 				log() // without the lock, because a handler may block or call Status
 			}
+			// An update comes first: an error must follow the endpoints that it concerns.
 			if ok && !yield(u, nil) || m.err != nil && !yield(Update{}, m.err) {
 				return
 			}
@@ -167,6 +171,7 @@ func (s *staleStream) step(m message) (u Update, ok bool, log func()) {
 	case m.update.Kind != 0:
 		return s.update(m.update)
 	}
+	// A zero message: usually the deadline has passed, but a source may also yield a zero update.
 	if deadline := s.deadline(); deadline.IsZero() || time.Now().Before(deadline) {
 		return Update{}, false, nil
 	}
@@ -175,9 +180,11 @@ func (s *staleStream) step(m message) (u Update, ok bool, log func()) {
 		"endpoints", s.served.Len(), "age", time.Since(s.lostAt), "err", s.err)
 	// An empty answer was delayed: now it takes effect.
 	if !s.heldAt.IsZero() {
+		// accept yields the whole set, because the two sets differ since the delay began.
 		return s.accept(Update{}), true, log
 	}
 	// No answer was delayed, and the set is too old.
+	// s.latest still has the source's endpoints, so the next answer must be yielded as a whole.
 	s.differ, s.logged = true, true
 	u = Update{Kind: Empty}
 	s.served.Apply(u)
@@ -192,6 +199,7 @@ func (s *staleStream) update(u Update) (_ Update, ok bool, log func()) {
 	case s.latest.State() == StatePending:
 		return u, !s.differ, nil // the source has not answered yet
 	case s.mustDelay():
+		// A later empty answer does not prolong the delay.
 		if s.heldAt.IsZero() {
 			s.heldAt = time.Now()
 		}
@@ -236,6 +244,7 @@ func (s *staleStream) deadline() time.Time {
 		deadline = s.heldAt.Add(s.Grace)
 	}
 	if s.MaxAge > 0 && !s.lostAt.IsZero() && s.served.Len() > 0 {
+		// Both may run. The earlier one decides, and step finds out which it was.
 		if old := s.lostAt.Add(s.MaxAge); deadline.IsZero() || old.Before(deadline) {
 			deadline = old
 		}
@@ -247,6 +256,7 @@ func (s *staleStream) deadline() time.Time {
 // the caller holds the mutex.
 func (s *staleStream) line(level slog.Level, text string, args ...any) func() {
 	return func() {
+		// A copy in front, so that each line names its target first.
 		args = append([]any{"target", s.target}, args...)
 		s.Log.Log(context.Background(), level, text, args...) //nolint:sloglint // the texts are literals
 	}

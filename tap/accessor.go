@@ -70,21 +70,21 @@ func (BaseAccessor[Req, Rsp]) ObserveResponse(ctx context.Context, rsp Rsp, o la
 	return layer.AtReturn(ctx, rsp, o)
 }
 
-// DestinationAddr returns the zero AddrPort.
+// DestinationAddr returns the zero AddrPort: the messages do not tell the endpoint.
 func (BaseAccessor[Req, Rsp]) DestinationAddr(context.Context, Req) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// Pattern returns "".
+// Pattern returns "": how the request was routed is unknown.
 func (BaseAccessor[Req, Rsp]) Pattern(Req) string { return "" }
 
-// SourceLabels returns nil.
+// SourceLabels returns nil: nothing is known about the client but its address.
 func (BaseAccessor[Req, Rsp]) SourceLabels(Req) map[string]string { return nil }
 
-// RequestOverHTTP2 returns false.
+// RequestOverHTTP2 returns false, as for a protocol other than HTTP/2.
 func (BaseAccessor[Req, Rsp]) RequestOverHTTP2(Req) bool { return false }
 
-// ResponseOverHTTP2 returns false.
+// ResponseOverHTTP2 returns false, as for a protocol other than HTTP/2.
 func (BaseAccessor[Req, Rsp]) ResponseOverHTTP2(Rsp) bool { return false }
 
 // OnResponseStart does nothing. Override it if a handler can serve requests, and its response starts
@@ -96,13 +96,14 @@ func (BaseAccessor[Req, Rsp]) OnDeferredResponse(Rsp, layer.ResponseObserver[Rsp
 	return false
 }
 
-// ErrorResponse returns the zero response and false.
+// ErrorResponse returns the zero response and false: an error is not sent to a client as a
+// response.
 func (BaseAccessor[Req, Rsp]) ErrorResponse(context.Context, Req, error) (rsp Rsp, ok bool) {
 	return rsp, false
 }
 
-// TeeRequestBody returns req.
+// TeeRequestBody returns req unchanged, so that its body is not shown.
 func (BaseAccessor[Req, Rsp]) TeeRequestBody(req Req, _ func(int64, []byte)) Req { return req }
 
-// TeeResponseBody returns rsp.
+// TeeResponseBody returns rsp unchanged, so that its body is not shown.
 func (BaseAccessor[Req, Rsp]) TeeResponseBody(rsp Rsp, _ func(int64, []byte)) Rsp { return rsp }

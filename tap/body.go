@@ -64,6 +64,7 @@ func (r *Registry) redacted(b *Body, limit int) (out *Body) {
 			out = &Body{Cut: true}
 		}
 	}()
+	// The watcher may ask for less than the registry keeps.
 	out = &Body{Data: r.redact(b.contentType, b.Data), Cut: b.Cut}
 	if len(out.Data) > limit {
 		out.Data, out.Cut = out.Data[:limit:limit], true
@@ -126,6 +127,7 @@ func (x *excerpt) grow(n int) bool {
 	if size <= cap(x.data) {
 		return true
 	}
+	// Doubling keeps the number of copies small; most bodies fit into the first 512 bytes.
 	size = min(max(size, 2*cap(x.data), 512), x.w.reg.maxBody)
 	if !x.room.reserve(int64(size - cap(x.data))) {
 		return false
@@ -217,6 +219,7 @@ func resetCode(ctx context.Context, err error) *uint32 {
 		error
 		ResetCode() uint32
 	}
+	// A rejection stays one, whatever it wraps.
 	switch {
 	case errors.Is(err, layer.ErrNotReady):
 		return new(resetRefused)

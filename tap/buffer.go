@@ -41,6 +41,7 @@ func (b *buffer) offer(e Event) bool {
 	if !b.reserve(n) {
 		return false
 	}
+	// A full channel must not delay the request, so the event is dropped.
 	select {
 	case b.events <- e:
 		return true

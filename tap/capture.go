@@ -22,6 +22,7 @@ const redacted = secret.Withheld
 // requestFields returns the header fields of the request with secret values replaced. For a
 // request over HTTP/2, the pseudo-header fields come first.
 func (x *exchange[Req, Rsp]) requestFields(r *Registry) []Field {
+	// Not nil, because nil means that fields are not shown.
 	out := []Field{}
 	if x.access.RequestOverHTTP2(x.req) {
 		init := x.init.withoutFields
@@ -42,6 +43,7 @@ func (x *exchange[Req, Rsp]) requestFields(r *Registry) []Field {
 // responseFields returns header's fields with secret values replaced. header holds rsp's header
 // fields. For a response over HTTP/2, the field ":status" comes first.
 func (x *exchange[Req, Rsp]) responseFields(r *Registry, rsp Rsp, header layer.Header) []Field {
+	// Not nil, because nil means that fields are not shown.
 	out := []Field{}
 	if x.access.ResponseOverHTTP2(rsp) {
 		out = r.pseudo(out, ":status", strconv.Itoa(x.status))
@@ -94,6 +96,7 @@ func (r *Registry) mask(name string) func(string) string {
 		return withhold
 	case lower == "host", lower == ":authority":
 		return withoutUser
+	// A field that is set but not secret was named in WithRevealed.
 	case set:
 		return nil
 	case hasURIs[lower[strings.LastIndexAny(lower, "-_:")+1:]] && !r.showsQueries():
@@ -102,7 +105,7 @@ func (r *Registry) mask(name string) func(string) string {
 	return r.withoutPairs
 }
 
-// withhold replaces a whole value.
+// withhold returns the text that is shown in place of a secret value, whatever the value is.
 func withhold(string) string { return redacted }
 
 // withoutPairs replaces the secret values of pairs in value, such as token=a.
@@ -169,9 +172,9 @@ type terms struct {
 	outcome  *outcome      // condition on the end of a request; nil means any
 	duration time.Duration // 0 means no limit
 	fields   bool          // whether header and trailer fields are shown
-	explain  bool
-	body     int    // maximum number of bytes shown of each body; 0 means no bodies
-	maxRPS   uint32 // requests per second; 0 means no limit
+	explain  bool          // the end event contains the choices of the layers
+	body     int           // maximum number of bytes shown of each body; 0 means no bodies
+	maxRPS   uint32        // requests per second; 0 means no limit
 
 	connections bool // whether connections are shown too
 	countsSent  bool // whether the limit counts only requests that were sent
@@ -186,6 +189,7 @@ func (r *Registry) terms(req *tappb.WatchRequest) (terms, error) {
 		limit: req.GetLimit(), sample: req.GetSample(),
 		fields: req.GetFields(), explain: req.GetExplain(), maxRPS: req.GetMaxRps(), connections: true, countsSent: true,
 	}
+	// The limit 0 of the message means none.
 	if t.limit == 0 {
 		t.limit = unlimited
 	}

@@ -49,6 +49,7 @@ func compile(m *pb.ObserveRequest_Match) (*condition, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Only the root needs this: it is read before the whole condition is evaluated.
 	c.reads = c.needs()
 	return &c, nil
 }
@@ -138,6 +139,7 @@ func (r *Registry) filter(m *pb.ObserveRequest_Match, headers []*tappb.HeaderMat
 		c.mask = r.mask(c.key)
 		all.subs = append(all.subs, c)
 	}
+	// A single condition need not be wrapped in opAll.
 	if len(all.subs) == 1 {
 		all = all.subs[0]
 	}

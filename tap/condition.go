@@ -48,6 +48,7 @@ func (c *condition) needs() reads {
 	case c.op >= opSource:
 		return readsCommon
 	}
+	// All other operators combine the operands.
 	var all reads
 	for i := range c.subs {
 		all |= c.subs[i].needs()
@@ -89,6 +90,7 @@ type view struct {
 // requestInit returns a copy of v.init with texts of its own. Otherwise an event that waits in a buffer
 // would keep the memory of the whole request line.
 func (v *view) requestInit() *RequestInit {
+	// One allocation holds all four texts, of which next cuts off one at a time.
 	all := v.init.Method + v.init.Scheme + v.init.Authority + v.init.Path
 	next := func(s string) string {
 		s, all = all[:len(s)], all[len(s):]
@@ -130,6 +132,7 @@ func (c *condition) holds(v *view) bool {
 	case opMethod:
 		return c.string(v.init.Method)
 	case opAuthority:
+		// An unknown authority matches nothing, not even an empty prefix.
 		return v.init.Authority != "" && c.string(v.init.Authority)
 	case opPath:
 		return c.string(v.init.Path)

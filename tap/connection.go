@@ -45,7 +45,8 @@ func Connections(reg *Registry, opts ...Option) layer.Layer[tcplayer.Request, ne
 	return func(next tcplayer.Service) tcplayer.Service { return &connecting{next, reg, place} }
 }
 
-// connecting is the service of [Connections].
+// connecting is the service that [Connections] makes: it dials with the service below and shows the
+// connection to watchers.
 type connecting struct {
 	tcplayer.Service
 	reg   *Registry
@@ -59,8 +60,9 @@ func (c *connecting) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 	}
 	began := time.Now()
 	conn, err := c.Service.Call(ctx, req)
+	// Watchers may have come or gone during the dial.
 	present := c.reg.active.Load()
-	// Nobody watches any more, or the caller gave up.
+	// Nobody watches any more, a layer returned neither a connection nor an error, or the caller gave up.
 	if present == nil || err == nil && conn == nil || err != nil && ctx.Err() != nil {
 		return conn, err
 	}
@@ -74,12 +76,14 @@ func (c *connecting) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 		return conn, err
 	}
 	if present.explain {
+		// The empty Replacer keeps the texts, because a connection has no secret headers.
 		x.explanation = shownNodes(layer.PickInfoFromContext(ctx).Explanation.Choices(), strings.NewReplacer())
 	}
 	if err != nil {
 		x.close(0, 0, err.Error())
 		return conn, err
 	}
+	// If no watcher has to learn of the end, the connection needs no wrapper.
 	if x.open(); len(x.recipients) == 0 {
 		return conn, nil
 	}
@@ -103,6 +107,7 @@ type watchedConn struct {
 	broken         atomic.Pointer[error] // the first error; nil if there was none
 }
 
+// Read reads from the connection, counts the bytes, and remembers the first error.
 func (c *watchedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.received.Add(uint64(n))
@@ -110,6 +115,7 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Write writes to the connection, counts the bytes, and remembers the first error.
 func (c *watchedConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.sent.Add(uint64(n))
@@ -162,7 +168,7 @@ func (c *watchedConn) Close() error {
 type connection struct {
 	common     Event
 	start      time.Time // start of the dial; after a successful dial, the time of its end
-	opened     bool
+	opened     bool      // the connection was made
 	recipients []recipient
 
 	explanation []layer.Node // for the recipients that request it
@@ -171,6 +177,7 @@ type connection struct {
 // findWatchers returns the connection with the watchers whose conditions v meets, or nil if there is
 // none.
 func (c *connecting) findWatchers(v *view, present *audience, began time.Time) *connection {
+	// x stays nil until the first watcher is found, because most connections have none.
 	var x *connection
 	d := draw{reg: c.reg}
 	for _, w := range present.watchers {
@@ -199,7 +206,7 @@ func (x *connection) open() {
 	x.recipients = kept
 }
 
-// opening returns the Open event.
+// opening returns the event that tells that the connection was made.
 func (x *connection) opening() Event {
 	e := x.common
 	e.Open = &ConnectionOpen{}

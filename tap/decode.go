@@ -29,6 +29,7 @@ func eventOf(m *pb.TapEvent) Event {
 		e.RouteLabels = orEmpty(r.GetLabels())
 	}
 	var id *pb.TapEvent_Http_StreamId
+	// A message holds one of the three parts, and the stream's ID is in it.
 	switch m := m.GetHttp().GetEvent().(type) {
 	case *pb.TapEvent_Http_RequestInit_:
 		id, e.RequestInit = m.RequestInit.GetId(), requestInitOf(m.RequestInit)
@@ -41,7 +42,7 @@ func eventOf(m *pb.TapEvent) Event {
 	return e
 }
 
-// requestInitOf converts a message of the API.
+// requestInitOf converts linkerd's message about the beginning of a request.
 func requestInitOf(m *pb.TapEvent_Http_RequestInit) *RequestInit {
 	return &RequestInit{
 		Method:    methodOf(m.GetMethod()),
@@ -52,7 +53,7 @@ func requestInitOf(m *pb.TapEvent_Http_RequestInit) *RequestInit {
 	}
 }
 
-// responseInitOf converts a message of the API.
+// responseInitOf converts linkerd's message about the headers of a response.
 func responseInitOf(m *pb.TapEvent_Http_ResponseInit) *ResponseInit {
 	return &ResponseInit{
 		SinceRequestInit: m.GetSinceRequestInit().AsDuration(),
@@ -61,7 +62,7 @@ func responseInitOf(m *pb.TapEvent_Http_ResponseInit) *ResponseInit {
 	}
 }
 
-// responseEndOf converts a message of the API.
+// responseEndOf converts linkerd's message about the end of a response.
 func responseEndOf(m *pb.TapEvent_Http_ResponseEnd) *ResponseEnd {
 	end := &ResponseEnd{
 		SinceRequestInit: m.GetSinceRequestInit().AsDuration(),
@@ -71,6 +72,7 @@ func responseEndOf(m *pb.TapEvent_Http_ResponseEnd) *ResponseEnd {
 	if d := m.GetSinceResponseInit(); d != nil {
 		end.SinceResponseInit = new(d.AsDuration())
 	}
+	// A message has one of the two, or none if the response ended normally without gRPC.
 	switch eos := m.GetEos().GetEnd().(type) {
 	case *pb.Eos_GrpcStatusCode:
 		end.GRPCStatus = new(codes.Code(eos.GrpcStatusCode))
@@ -103,6 +105,8 @@ func tcpOf(m *netpb.TcpAddress) netip.AddrPort {
 	return normalizeAddr(netip.AddrPortFrom(ip, uint16(m.GetPort()&math.MaxUint16)))
 }
 
+// metaOf returns the labels of an endpoint: nil if the message has no endpoint, and an empty map if that has no
+// labels.
 func metaOf(m *pb.TapEvent_EndpointMeta) map[string]string {
 	if m == nil {
 		return nil
@@ -110,6 +114,7 @@ func metaOf(m *pb.TapEvent_EndpointMeta) map[string]string {
 	return orEmpty(m.GetLabels())
 }
 
+// orEmpty returns labels, or an empty map for nil, because nil means unknown in an Event.
 func orEmpty(labels map[string]string) map[string]string {
 	if labels == nil {
 		return map[string]string{}
@@ -144,6 +149,7 @@ func schemeOf(m *http_types.Scheme) string {
 // watchEventOf converts a message of gotower's tap service to an Event. Missing and unknown
 // values become zero.
 func watchEventOf(m *tappb.WatchResponse) Event {
+	// A response reports either dropped events or one event.
 	if n := m.GetDropped(); n > 0 {
 		return Event{Dropped: n}
 	}
@@ -171,6 +177,7 @@ func watchEventOf(m *tappb.WatchResponse) Event {
 	return e
 }
 
+// bodyOf converts a message of gotower's tap service to a Body, which is nil if the message is.
 func bodyOf(m *tappb.Body) *Body {
 	if m == nil {
 		return nil

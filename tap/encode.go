@@ -46,7 +46,7 @@ func (e *Event) proto() *pb.TapEvent {
 	return m
 }
 
-// proto converts r to a message of the API.
+// proto converts r to linkerd's message about the beginning of a request. id identifies the request.
 func (r *RequestInit) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_RequestInit {
 	return &pb.TapEvent_Http_RequestInit{
 		Id:        id,
@@ -58,7 +58,7 @@ func (r *RequestInit) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_Req
 	}
 }
 
-// proto converts r to a message of the API.
+// proto converts r to linkerd's message about the headers of a response. id identifies the request.
 func (r *ResponseInit) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_ResponseInit {
 	return &pb.TapEvent_Http_ResponseInit{
 		Id:               id,
@@ -68,7 +68,7 @@ func (r *ResponseInit) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_Re
 	}
 }
 
-// proto converts r to a message of the API.
+// proto converts r to linkerd's message about the end of a response. id identifies the request.
 func (r *ResponseEnd) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_ResponseEnd {
 	m := &pb.TapEvent_Http_ResponseEnd{
 		Id:               id,
@@ -89,7 +89,7 @@ func (r *ResponseEnd) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_Res
 	return m
 }
 
-// fieldsProto is the inverse of fieldsOf.
+// fieldsProto converts headers to the message from which fieldsOf reads them.
 func fieldsProto(fields []Field) *http_types.Headers {
 	if fields == nil {
 		return nil
@@ -110,6 +110,7 @@ func tcpProto(a netip.AddrPort) *netpb.TcpAddress {
 	return wire.TCP(a)
 }
 
+// metaProto converts the labels of an endpoint to the message from which metaOf reads them.
 func metaProto(labels map[string]string) *pb.TapEvent_EndpointMeta {
 	if labels == nil {
 		return nil
@@ -120,6 +121,7 @@ func metaProto(labels map[string]string) *pb.TapEvent_EndpointMeta {
 // labelsProto returns labels with invalid UTF-8 replaced, which a message cannot carry. Usually it
 // returns the same map.
 func labelsProto(labels map[string]string) map[string]string {
+	// Invalid texts are rare, so the map is copied only if there is one.
 	isValid := true
 	for k, v := range labels {
 		isValid = isValid && utf8.ValidString(k) && utf8.ValidString(v)
@@ -134,6 +136,7 @@ func labelsProto(labels map[string]string) map[string]string {
 	return out
 }
 
+// methodProto converts the name of an HTTP method to the message from which methodOf reads it.
 func methodProto(name string) *http_types.HttpMethod {
 	if name == "" {
 		return nil
@@ -141,6 +144,7 @@ func methodProto(name string) *http_types.HttpMethod {
 	return match.Method(valid(name)).GetHttp().GetMethod()
 }
 
+// schemeProto converts the name of a URI scheme to the message from which schemeOf reads it.
 func schemeProto(name string) *http_types.Scheme {
 	if name == "" {
 		return nil
@@ -150,9 +154,11 @@ func schemeProto(name string) *http_types.Scheme {
 
 // watchProto converts e to a message of gotower's tap service.
 func (e *Event) watchProto() *tappb.WatchResponse {
+	// Dropped is only set in an event that has nothing else.
 	if e.Dropped > 0 {
 		return &tappb.WatchResponse{What: &tappb.WatchResponse_Dropped{Dropped: e.Dropped}}
 	}
+	// The parts that linkerd's API has are in Http, and the others beside it.
 	m := &tappb.Event{Http: e.proto()}
 	id := &pb.TapEvent_Http_StreamId{Base: e.ID.Base, Stream: e.ID.Stream}
 	switch {
@@ -171,6 +177,7 @@ func (e *Event) watchProto() *tappb.WatchResponse {
 	return &tappb.WatchResponse{What: &tappb.WatchResponse_Event{Event: m}}
 }
 
+// proto converts b to the message from which bodyOf reads it.
 func (b *Body) proto() *tappb.Body {
 	if b == nil {
 		return nil
@@ -178,7 +185,7 @@ func (b *Body) proto() *tappb.Body {
 	return &tappb.Body{Data: b.Data, Cut: b.Cut}
 }
 
-// nodesProto is the inverse of nodesOf.
+// nodesProto converts the description of layers to the messages from which nodesOf reads it.
 func nodesProto(nodes []layer.Node) []*tappb.Node {
 	out := make([]*tappb.Node, 0, len(nodes))
 	for _, n := range nodes {

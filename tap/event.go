@@ -131,7 +131,7 @@ func (e *Event) weight() int64 {
 	return e.own()
 }
 
-// weighLabels returns the weight of a map of labels.
+// weighLabels returns about how many bytes a map of labels takes in memory.
 func weighLabels(labels map[string]string) int64 {
 	if len(labels) == 0 {
 		return 0
@@ -147,7 +147,7 @@ func weighLabels(labels map[string]string) int64 {
 // text.
 const labelsOverhead = 320
 
-// own returns the weight of the part of e that is set.
+// own returns about how many bytes of memory the one part of e that is set takes, such as its RequestInit.
 func (e *Event) own() int64 {
 	switch {
 	case e.RequestInit != nil:
@@ -164,6 +164,7 @@ func (e *Event) own() int64 {
 	return 0
 }
 
+// weight returns how many bytes of memory the texts of b take. b may be nil.
 func (b *Body) weight() int64 {
 	if b == nil {
 		return 0
@@ -174,12 +175,13 @@ func (b *Body) weight() int64 {
 // nodeOverhead is the size in bytes of a layer.Node in memory, without its text.
 const nodeOverhead = 96
 
-// weighNodes returns the weight of an explanation.
+// weighNodes returns about how many bytes an explanation takes in memory, with all nodes below these.
 func weighNodes(nodes []layer.Node) (n int64) {
 	for i := range nodes {
 		node := &nodes[i]
 		n += int64(nodeOverhead + len(node.Name))
 		for _, a := range node.State {
+			// Only texts vary in size; other values are part of the overhead.
 			n += int64(fieldOverhead + len(a.Key))
 			if s, ok := a.Value.(string); ok {
 				n += int64(len(s))
@@ -193,7 +195,7 @@ func weighNodes(nodes []layer.Node) (n int64) {
 	return n
 }
 
-// weigh returns the weight of header fields.
+// weigh returns about how many bytes header fields take in memory.
 func weigh(fields []Field) (n int64) {
 	for _, f := range fields {
 		n += int64(fieldOverhead + len(f.Name) + len(f.Value))

@@ -117,6 +117,7 @@ func (x *exchange[Req, Rsp]) abort() {
 // sets a condition on the outcome. If the RequestInit does not fit into w's buffer, or w has
 // reached its limit or rate, show does not add w, which then gets no event about the request.
 func (x *exchange[Req, Rsp]) show(w *watcher) {
+	// The form with fields is made for the first watcher that asks for it, and shared with the others.
 	if w.fields && x.init.withFields == nil {
 		x.init.withFields = new(*x.init.withoutFields)
 		x.init.withFields.Headers = x.requestFields(w.reg)
@@ -124,6 +125,7 @@ func (x *exchange[Req, Rsp]) show(w *watcher) {
 	e := x.common
 	e.RequestInit = x.init.of(w.fields)
 	s := recipient{watcher: w}
+	// The watcher does not see the request.
 	if !s.begin(e) {
 		return
 	}
@@ -181,6 +183,7 @@ func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 // begin records that a response with the given status has begun. If watchers see the request, it makes
 // the event about the response, to which the header fields are added later.
 func (x *exchange[Req, Rsp]) begin(status int) {
+	// Any time but zero means that the response has begun. Only watchers need the exact one.
 	x.responded, x.status = x.start, status
 	if len(x.recipients) == 0 {
 		return // the rows need no time of the headers
@@ -209,6 +212,7 @@ func (x *exchange[Req, Rsp]) ResponseData(n int, p []byte) {
 	switch {
 	case !x.bodied:
 	case p != nil:
+		// end is the number of bytes after these, so they begin n bytes before it.
 		x.readResponse(int64(end)-int64(n), p)
 	default:
 		x.eachBody(func(b *bodies) { b.response.markCut() })
@@ -256,7 +260,8 @@ func (x *exchange[Req, Rsp]) respondToError(err error) bool {
 	return true
 }
 
-// callFailed ends a request for which Call returned err.
+// callFailed ends a request for which Call returned err. If err represents a response, as a gRPC
+// status does, the events show that response.
 func (x *exchange[Req, Rsp]) callFailed(err error) {
 	if x.respondToError(err) {
 		x.End(nil)
@@ -273,6 +278,7 @@ func (x *exchange[Req, Rsp]) endWithoutResponse(err error) {
 		error
 		StatusCode() int
 	}
+	// The client has left before the response, so the error stands in for a response with the status 499.
 	if x.responded.IsZero() && errors.As(err, &left) && left.StatusCode() == statusLeft {
 		x.begin(statusLeft)
 		for i := range x.recipients {
@@ -282,6 +288,7 @@ func (x *exchange[Req, Rsp]) endWithoutResponse(err error) {
 		}
 	}
 	end := ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
+	// A handler that fails after its headers makes net/http reset the stream.
 	if end.ResetCode == nil && !x.responded.IsZero() {
 		end.ResetCode = abortCode(x.ctx)
 	}
@@ -320,6 +327,7 @@ func (x *exchange[Req, Rsp]) finish(end ResponseEnd, trailer layer.Header) {
 // sendEnd sends end to the watcher s. If s has a condition on the outcome, sendEnd sends the events
 // that were held back before, or nothing if the outcome does not meet the condition.
 func (x *exchange[Req, Rsp]) sendEnd(s *recipient, end *ResponseEnd) {
+	// A held request is shown only if the outcome matches, and if its earlier events still fit.
 	if s.held != nil && (!s.release(s.outcome.holds(x.status, end)) || !x.sendHeld(s)) {
 		s.bodies.drop()
 		return
@@ -336,6 +344,7 @@ func (x *exchange[Req, Rsp]) sendHeld(s *recipient) bool {
 	e := x.common
 	e.RequestInit = x.init.of(s.fields)
 	if !s.send(e) {
+		// For linkerd's Observe, such a request counts toward the limit all the same.
 		s.unsent()
 		return false
 	}
@@ -359,6 +368,7 @@ func (x *exchange[Req, Rsp]) withExtras(s *recipient, end *ResponseEnd) *Respons
 		extended.RequestBody, extended.ResponseBody = s.bodies.request.body(), s.bodies.response.body()
 	}
 	if s.explain {
+		// Watchers share one explanation, which is made for the first that asks for it.
 		if x.explanation == nil {
 			x.explanation = x.choices()
 		}

@@ -51,12 +51,14 @@ func explain[Req, Rsp any](reg *Registry) layer.Layer[Req, Rsp] {
 	}
 }
 
-// explained is the service of [Explain].
+// explained is the service that [Explain] makes. It records what the layers below do with a
+// request.
 type explained[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	reg *Registry
 }
 
+// Call makes the layers below record their choices in ctx if a watcher asks for explanations.
 func (e *explained[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if present := e.reg.active.Load(); present != nil && present.explain {
 		ctx, _ = layer.Explain(ctx)
@@ -92,6 +94,7 @@ func isBetween(r rune) bool { return strings.ContainsRune(` ;,="`, r) }
 // nil.
 func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 	all := []string{}
+	// add adds a secret text, unless it is so short that hiding it would change other texts too.
 	add := func(s string) {
 		if len(s) < leastSecret {
 			return
@@ -113,6 +116,7 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 		}
 	}
 	authority := x.access.Authority(x.req)
+	// What withoutUser removes is the user information.
 	add(strings.TrimSuffix(authority, withoutUser(authority)))
 	query := x.access.Query(x.req)
 	if !r.showsQueries() {
@@ -120,6 +124,7 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 	}
 	for param := range strings.SplitSeq(query, "&") {
 		name, value, _ := strings.Cut(param, "=")
+		// A name that cannot be decoded could be that of a secret.
 		if plain, err := url.QueryUnescape(name); err != nil || r.secret(plain) {
 			add(value)
 		}
@@ -161,6 +166,8 @@ func shownNodes(nodes []layer.Node, without *strings.Replacer) []layer.Node {
 	return out
 }
 
+// shownAttr returns value as watchers may see it: numbers and addresses unchanged, and any other value
+// as text in which without has replaced the secrets.
 func shownAttr(value any, without *strings.Replacer) any {
 	switch v := value.(type) {
 	case nil, bool, int, int32, int64, uint32, uint64, float32, float64, time.Duration, netip.Addr, netip.AddrPort:

@@ -57,6 +57,7 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest) i
 			yield(ProcessEvent{}, reject(codes.InvalidArgument, err))
 			return
 		}
+		// The duration begins now, also for a stream that is opened later.
 		var until time.Time
 		if d := req.GetDuration(); d != nil {
 			until = time.Now().Add(d.AsDuration())
@@ -104,6 +105,7 @@ func follow(
 			// Without a deadline, see withoutDeadline. Normally the process ends the stream before.
 			defer time.AfterFunc(time.Until(until.Add(lateEnd)), cancel).Stop()
 		}
+		// open opens one stream to the process. Reconnect calls it again when the stream has ended.
 		open := func(ctx context.Context) iter.Seq2[Event, error] {
 			return func(yield func(Event, error) bool) {
 				if !until.IsZero() {
@@ -157,12 +159,14 @@ func watchProcess(ctx context.Context, p Process, req *tappb.WatchRequest) iter.
 				return
 			}
 		}
+		// The stream has ended without an error, so the limit or the duration was reached.
 		if req.GetLimit() > 0 || req.GetDuration() != nil {
 			yield(Event{}, errDone)
 		}
 	}
 }
 
+// check returns an error if p cannot be called.
 func (p *Process) check() error {
 	if p.Conn == nil {
 		return reject(codes.InvalidArgument, errors.New("the process has no connection"))
@@ -229,7 +233,7 @@ func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) 
 // panic becomes an error, which is the last item.
 func containPanics[T any](seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		stopped := false
+		stopped := false // the consumer broke
 		err := panics.Do("the connection", func() error {
 			for item, err := range seq {
 				if stopped = !yield(item, err); stopped {
@@ -238,6 +242,7 @@ func containPanics[T any](seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 			}
 			return nil
 		})
+		// After a break of the range loop, yield must not be called again.
 		if err != nil && !stopped {
 			var zero T
 			yield(zero, err)

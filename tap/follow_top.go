@@ -67,7 +67,7 @@ func mergeRows(rows iter.Seq2[string, *tappb.TopResponse], req *tappb.TopRequest
 	return m.top(req.GetRows())
 }
 
-// topFollower is the state of one FollowTop.
+// topFollower is the state of one range over FollowTop's sequence: the latest rows of each process.
 type topFollower struct {
 	req   *tappb.TopRequest
 	every time.Duration
@@ -108,6 +108,7 @@ func (f *topFollower) follow(ctx context.Context, processes []Process, yield fun
 		if running == 0 {
 			return true
 		}
+		// After an error there are no rows: the process does not count until it answers again.
 		f.rows[news.process] = news.rows
 	}
 	return true
@@ -139,6 +140,7 @@ func (f *topFollower) followProcess(ctx context.Context, i int, p Process) iter.
 	}
 	return func(yield func(topUpdate, error) bool) {
 		for rows, err := range streams.Reconnect(ctx, followBackoff(), open, isFinal) {
+			// An error goes to the caller's loop too, which may stop there. Otherwise Reconnect calls open again.
 			if err != nil {
 				err = fmt.Errorf("%s: %w", p.Name, err)
 			}
@@ -223,6 +225,7 @@ func (m *rowMerger) add(process string, rows *tappb.TopResponse) {
 // addRow adds r to sum. Counts and rates are added up. Of quantiles and Worst, the larger one is kept,
 // which makes a quantile an upper bound.
 func addRow(sum, r *tappb.Row) {
+	// A row without ended requests has no durations.
 	if r.GetCount() > 0 {
 		sum.P50, sum.P95, sum.P99 = longer(sum.GetP50(), r.GetP50()), longer(sum.GetP95(), r.GetP95()), longer(sum.GetP99(), r.GetP99())
 		sum.Worst = longer(sum.GetWorst(), r.GetWorst())

@@ -40,7 +40,8 @@ func Layer[Req, Rsp any](reg *Registry, access Accessor[Req, Rsp], opts ...Optio
 	}
 }
 
-// tapped is the service of [Layer].
+// tapped is the service that [Layer] makes: it calls the service below and shows the request to
+// watchers.
 type tapped[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	reg    *Registry
@@ -60,6 +61,7 @@ func (t *tapped[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 // watched does the work of Call if there is at least one watcher or call of Top. It is a separate
 // function, because a small Call is faster without watchers.
 func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audience) (Rsp, error) {
+	// A request whose context has ended is rejected below, and is not shown.
 	if ctx.Err() != nil {
 		return t.Service.Call(ctx, req)
 	}
@@ -82,6 +84,7 @@ func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audien
 func (t *tapped[Req, Rsp]) startExchange(
 	ctx context.Context, req Req, present *audience, arrival time.Time,
 ) *exchange[Req, Rsp] {
+	// v gets the values that a condition needs, and keeps them for the other conditions.
 	var v view
 	var x *exchange[Req, Rsp]
 	d := draw{reg: t.reg}
@@ -97,6 +100,7 @@ func (t *tapped[Req, Rsp]) startExchange(
 			t.read(&v, readsCommon|readsMethod|readsTarget, ctx, req)
 			x = newExchange(t.access, ctx, req, &v, arrival)
 		}
+		// Only watchers need these, and Top's counters do not.
 		if x.init.withoutFields == nil {
 			x.init.withoutFields = v.requestInit()
 			x.common.SourceLabels = t.sourceLabels(req)

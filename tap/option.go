@@ -50,6 +50,7 @@ func WithSourceLabels(labels map[string]string) Option {
 	return optionFunc(func(p *place) { p.sourceLabels = cloned(labels) })
 }
 
+// optionFunc makes a function an Option.
 type optionFunc func(*place)
 
 func (f optionFunc) apply(p *place) { f(p) }
@@ -85,6 +86,7 @@ func (p *place) fill(ctx context.Context, e *Event, source netip.AddrPort) {
 	}
 }
 
+// cloned returns a copy of labels, so that the caller may change its map. It is never nil.
 func cloned(labels map[string]string) map[string]string {
 	if labels == nil {
 		return map[string]string{}

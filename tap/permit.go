@@ -41,7 +41,7 @@ func WithAllowRemote() ServerOption {
 // access decides which clients may watch. The zero access allows only clients of this
 // machine.
 type access struct {
-	everyone   bool
+	everyone   bool     // any client may watch
 	identities []string // URIs, and DNS names in lower case
 }
 
@@ -63,6 +63,7 @@ func (a *access) check(ctx context.Context) error {
 	if !ok {
 		return errors.New("the address of the client is unknown")
 	}
+	// With names given, a TLS client needs one of them, wherever it is.
 	if tls, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(a.identities) > 0 {
 		return a.permitIdentity(tls)
 	}

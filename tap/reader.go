@@ -49,6 +49,7 @@ func (r *reader) run(ctx context.Context) error {
 			err = r.forward(ctx, e)
 		case <-r.dropSignal:
 			err = r.reportDrops(ctx)
+		// The limit is reached, so no new requests are shown. Those in flight go on until done is closed.
 		case <-filled:
 			r.reg.refresh()
 			filled = nil
@@ -118,6 +119,7 @@ func (r *reader) wait(ctx context.Context) error {
 // drain ends the watch when its limit or duration was reached: it sends the events that are still in
 // the buffer. Requests in flight can add no further events.
 func (r *reader) drain(ctx context.Context) error {
+	// Nothing is added any more, so the loop ends when the buffer is empty.
 	r.buf.Store(nil)
 	for {
 		select {

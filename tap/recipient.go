@@ -74,6 +74,7 @@ func (s *recipient) respond(e Event) {
 		s.held.bytes += n
 		return
 	}
+	// The whole request is lost, because a watcher must not see a part of it.
 	s.held.lost = true
 	s.bodies.drop()
 	s.countDrop()
@@ -83,6 +84,7 @@ func (s *recipient) respond(e Event) {
 // watcher's condition. If release returns true, the caller must send the held events, and otherwise
 // discard them.
 func (s *recipient) release(matches bool) bool {
+	// The room is free again, so that the held events themselves can use it.
 	s.held.room.unhold(s.held.bytes)
 	if s.held.lost || !matches || s.buf.Load() == nil {
 		return false

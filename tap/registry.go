@@ -58,7 +58,8 @@ const (
 // RegistryOption configures [NewRegistry].
 type RegistryOption func(*Registry)
 
-// NewRegistry returns a Registry without watchers.
+// NewRegistry returns a Registry without watchers. Layers get it as an argument, and watchers see
+// their requests.
 func NewRegistry(opts ...RegistryOption) *Registry {
 	r := &Registry{secrets: map[string]bool{}}
 	option.Apply(r, opts)
@@ -79,14 +80,14 @@ func WithCapacity(watchers, events int) RegistryOption {
 // WithRedacted withholds the header fields' values, trailer fields and query parameters with the
 // given names, in addition to those that are withheld by default.
 func WithRedacted(names ...string) RegistryOption {
-	return func(r *Registry) { r.hide(names, true) }
+	return func(r *Registry) { r.hide(names, true) } // hide
 }
 
 // WithRevealed shows the values of header fields and query parameters with the given names, if
 // they are withheld by default. The name "query" shows queries and fragments in URIs. Names are
 // not case-sensitive. A later WithRevealed or WithRedacted overrides an earlier one.
 func WithRevealed(names ...string) RegistryOption {
-	return func(r *Registry) { r.hide(names, false) }
+	return func(r *Registry) { r.hide(names, false) } // show
 }
 
 // hide withholds the values of the given names, or shows them if hide is false.
@@ -151,6 +152,7 @@ func (r *Registry) publish() {
 			a.explain = a.explain || w.explain
 		}
 	}
+	// While nobody watches, a request only checks for nil.
 	if len(a.watchers) == 0 && len(a.counters) == 0 {
 		r.active.Store(nil)
 		return
@@ -173,7 +175,7 @@ func (r *Registry) Describe() layer.Node {
 	return n
 }
 
-// summary returns the node of Describe without the watchers.
+// summary returns the node of Describe for the registry itself, without the nodes of its watchers.
 func (r *Registry) summary() layer.Node {
 	n := r.Describe()
 	n.Children = nil

@@ -34,7 +34,7 @@ func Routed[Req, Rsp any](reg *Registry) layer.Layer[Req, Rsp] {
 	}
 }
 
-// routed is the service of [Routed].
+// routed is the service that [Routed] makes. It stands where the route of a request is known.
 type routed[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	reg *Registry
@@ -56,10 +56,12 @@ func (r *routed[Req, Rsp]) Next() layer.Service[Req, Rsp] { return r.Service }
 // Describe returns a node without attributes. Its name is "tap_route".
 func (*routed[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "tap_route"} }
 
-// pendingKey is the context key for a *pending.
+// pendingKey is the context key under which a layer with [WithRouteBelow] passes a *pending to the
+// [Routed] layer below it.
 type pendingKey[Req, Rsp any] struct{}
 
-// pending is a request of a layer with [WithRouteBelow].
+// pending is a request in a layer with [WithRouteBelow], which is shown only when it arrives at a
+// [Routed] layer below, because its route is known there.
 type pending[Req, Rsp any] struct {
 	*tapped[Req, Rsp]
 
@@ -68,18 +70,20 @@ type pending[Req, Rsp any] struct {
 	present *audience
 	arrival time.Time
 
-	mu       sync.Mutex // a call that outlives the one of tapped may still arrive at a route
-	started  bool
+	mu       sync.Mutex          // a call that outlives the one of tapped may still arrive at a route
+	started  bool                // the first call of start has decided about exchange
 	exchange *exchange[Req, Rsp] // nil before start, and if nobody sees the request
 }
 
 // call calls the inner service, which calls start if the request gets a route.
 func (p *pending[Req, Rsp]) call() (Rsp, error) {
 	defer func() {
+		// Only after a panic: otherwise both calls have nothing left to do.
 		p.start(p.ctx, p.req)
 		p.exchange.abort()
 	}()
 	rsp, err := p.Service.Call(context.WithValue(p.ctx, pendingKey[Req, Rsp]{}, p), p.req)
+	// A request that got no route is shown now.
 	p.start(p.ctx, p.req)
 	return p.exchange.result(p.ctx, rsp, err)
 }

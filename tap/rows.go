@@ -46,8 +46,8 @@ const (
 // table counts the requests of one call of Top, in up to maxRows rows. When it is full, requests that
 // need another row count in a common row of their direction, in others.
 type table struct {
-	byRoute       bool
-	byDestination bool
+	byRoute       bool // a row for each route, instead of each method and path
+	byDestination bool // a row for each destination
 	ttl           time.Duration
 
 	mu             sync.Mutex // guards the following fields and the fields of all rows
@@ -148,6 +148,7 @@ func (t *table) row(k rowKey, authority, route string) *row {
 func (r *row) routed(pattern string) *row {
 	t, k := r.table, r.key
 	switch {
+	// The row does not depend on the pattern.
 	case r.key.path == otherRow, t.byDestination, t.byRoute && k.path != "":
 		return r
 	case t.byRoute:
@@ -160,6 +161,7 @@ func (r *row) routed(pattern string) *row {
 	if k == r.key {
 		return r
 	}
+	// The row was made for this request only, and goes with it.
 	if r.started--; r.started == 0 {
 		delete(t.rows, r.key)
 	}
@@ -253,6 +255,7 @@ func (t *table) answer(limit uint32) *tappb.TopResponse {
 	age := t.sampled.Sub(t.start)
 	t.mu.Unlock()
 
+	// The counts are copies, because they change while this sorts.
 	slices.SortFunc(all, func(a, b counted) int {
 		return cmp.Or(cmp.Compare(b.count, a.count), compareKeys(&a.key, &b.key))
 	})

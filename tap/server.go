@@ -100,7 +100,7 @@ func (s *Server) Observe(req *pb.ObserveRequest, stream grpc.ServerStreamingServ
 	if err != nil {
 		return err
 	}
-	return s.serve(stream, w.reader(false, func(e Event) error { return stream.Send(e.proto()) }))
+	return s.serve(stream, w.reader(false, func(e Event) error { return stream.Send(e.proto()) })) // without reports of dropped events
 }
 
 // serve sends the response headers, and then the events from r until the watch ends. It closes r's
@@ -172,6 +172,7 @@ func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption
 		s.stop(server)
 	})
 	err = server.Serve(l)
+	// The function has begun, because ctx has ended. Wait until it has ended all streams.
 	if !stop() {
 		<-ended
 		return nil
@@ -256,6 +257,7 @@ func (s *Server) checkListenAddress(addr string) error {
 	}
 	ip, err := netip.ParseAddr(host)
 	named, proven := len(s.access.identities) > 0, s.credentials != nil
+	// Certificates prove who the clients are, and the identities name those that are allowed. Both are needed.
 	switch {
 	case err == nil && ip.IsLoopback(), host == "localhost", s.access.everyone, named && proven:
 		return nil
@@ -287,7 +289,7 @@ func (o gotowerTap) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingSe
 	if err != nil {
 		return err
 	}
-	return s.serve(stream, w.reader(true, func(e Event) error {
+	return s.serve(stream, w.reader(true, func(e Event) error { // with reports of dropped events
 		return stream.Send(e.watchProto())
 	}))
 }
@@ -318,6 +320,7 @@ func described(describe func() layer.Node) *tappb.DescribeResponse {
 	if err := panics.Contain(func() { n = describe() }); err != nil {
 		n = layer.Node{Name: "describe", State: layer.State{{Key: "error", Value: err.Error()}}}
 	}
+	// The inner nodes become a list, and each node is sent without its own inner ones.
 	rsp := &tappb.DescribeResponse{}
 	for next := &n; next != nil; next = next.Next {
 		node := *next

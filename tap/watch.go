@@ -59,7 +59,8 @@ func (r *Registry) forEachEvent(ctx context.Context, req *tappb.WatchRequest, f 
 		return err
 	}
 	defer r.close(w)
-	err = w.reader(true, func(e Event) error {
+	err = w.reader(true, func(e Event) error { // with reports of dropped events
+		// The reader stops at an error, so this one says that f wants no more events.
 		if !f(e) {
 			return errEnough
 		}
@@ -181,6 +182,7 @@ func newWatcher(r *Registry, t terms) *watcher {
 		dropSignal: make(chan struct{}, 1), filled: make(chan struct{}), done: make(chan struct{}),
 	}
 	if t.maxRPS > 0 {
+		// The requests of one second may come all at once.
 		w.rate = rate.NewLimiter(rate.Limit(t.maxRPS), int(t.maxRPS))
 	}
 	w.buf.Store(newBuffer(orDefault(r.maxEvents, defaultMaxEvents)))
@@ -253,7 +255,7 @@ func (w *watcher) enter() (stream uint64, ok bool) {
 }
 
 // sent counts a request of which the first event was sent.
-func (w *watcher) sent() { w.count(true) }
+func (w *watcher) sent() { w.count(true) } // it counts toward the limit
 
 // unsent ends a request whose first event could not be sent. For linkerd's Observe, it counts toward
 // the limit all the same.

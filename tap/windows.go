@@ -77,6 +77,7 @@ func errBeyondLinkerd(what string) error {
 func observer(
 	conn grpc.ClientConnInterface, m *pb.ObserveRequest_Match, fields bool,
 ) func(ctx context.Context, limit uint32) iter.Seq2[Event, error] {
+	// Observe needs a condition, and All without operands is always true.
 	if m.GetMatch() == nil {
 		m = match.All()
 	}

@@ -30,24 +30,29 @@ const (
 
 // backend is the [role] of the HTTP and gRPC server to which all proxies forward requests.
 func backend(_ context.Context, _ []string, ready func(string, command)) error {
+	// The responses are made once, so that the backend takes little CPU time.
 	small := http1Response(responseSize)
 	large := http1Response(largeSize)
 	call := message(responseSize)
 	largeCall := message(largeSize)
 	return serve(ready, func(conn net.Conn) {
 		w := newWire(conn)
+		// The first bytes tell HTTP/2 from HTTP/1.1. If they may still become HTTP/2's preface, more are read.
 		for len(w.in) < len(preface) && bytes.HasPrefix([]byte(preface), w.in) {
 			if w.read() != nil {
 				return
 			}
 		}
+		// respond is called after each read.
 		respond := w.http1Responder(small, large)
 		if rest, ok := bytes.CutPrefix(w.in, []byte(preface)); ok {
 			w.in = rest
+			// The server's SETTINGS must be its first frame.
 			w.out = append(w.out, settingsFrame...)
 			respond = w.grpcResponder(call, largeCall)
 		}
 		for {
+			// The preface may have come with a request, so respond comes before the next read.
 			respond()
 			if w.flush() != nil || w.read() != nil {
 				return
@@ -56,6 +61,7 @@ func backend(_ context.Context, _ []string, ready func(string, command)) error {
 	})
 }
 
+// http1Response returns a complete response with a body of this size.
 func http1Response(size int) string {
 	return "HTTP/1.1 200 OK\r\nContent-Type: text/plain" + contentLength + strconv.Itoa(size) + headEnd + strings.Repeat("x", size)
 }
@@ -66,7 +72,9 @@ func http1Response(size int) string {
 func (w *wire) http1Responder(small, large string) func() {
 	response := "" // to a request whose body is still being read
 	return func() {
+		// skipped is false while a request's body is incomplete.
 		for w.skipped() {
+			// The previous request's body is complete now, so its response follows.
 			w.out = append(w.out, response...)
 			response = ""
 			head, rest, ok := bytes.Cut(w.in, []byte(headEnd))
@@ -74,6 +82,7 @@ func (w *wire) http1Responder(small, large string) func() {
 				return
 			}
 			w.in = rest
+			// The response is sent in the next turn, after the body, if there is one.
 			response = small
 			switch {
 			case bytes.HasPrefix(head, []byte("POST ")):
@@ -95,14 +104,17 @@ func (w *wire) grpcResponder(small, large string) func() {
 			if f.kind == frameData {
 				received[f.stream] += len(f.payload)
 			}
+			// Only the last frame of a request triggers the response.
 			if f.flags&flagEndStream == 0 || f.kind != frameHeaders && f.kind != frameData {
 				continue
 			}
 			response := small
+			// The size of the request tells which response is wanted.
 			if received[f.stream] == messagePrefix+downloadSize {
 				response = large
 			}
 			delete(received, f.stream)
+			// The message and the trailers follow as far as flow control permits.
 			w.frame(frameHeaders, flagEndHeaders, f.stream, responseHeaders)
 			w.bodies = append(w.bodies, body{f.stream, w.start, response, responseTrailers})
 		}

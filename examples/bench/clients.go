@@ -23,6 +23,7 @@ type clientCounts struct {
 // connection closes after the request was written, and would hide the failure. The role's [command]
 // stops the clients, waits for open requests, and returns a [clientCounts].
 func sendDuringReloads(_ context.Context, args []string, ready func(string, command)) error {
+	// many is the number of clients.
 	const (
 		many  = 16
 		pause = 4 * time.Millisecond
@@ -31,13 +32,16 @@ func sendDuringReloads(_ context.Context, args []string, ready func(string, comm
 	if err != nil {
 		return err
 	}
+	// Each client keeps its connection.
 	transport := &http.Transport{MaxIdleConnsPerHost: many}
 	var (
 		mu     sync.Mutex
 		counts clientCounts
 		open   sync.WaitGroup
 	)
+	// stop is closed when the parent wants the result.
 	stop := make(chan struct{})
+	// ask sends one request, and counts it and the configuration that answered.
 	ask := func(url string) {
 		generation, err := generationOf(transport, url)
 		mu.Lock()
@@ -52,21 +56,26 @@ func sendDuringReloads(_ context.Context, args []string, ready func(string, comm
 	}
 	for i := range many {
 		open.Go(func() {
+			// The ticker is not stopped, because the process ends soon.
 			for tick := time.NewTicker(pause); ; {
 				select {
 				case <-stop:
 					return
 				case <-tick.C:
+					// Each client uses another route, and together they use routes from all parts of the
+					// configuration.
 					ask("http://" + args[0] + routePath(i*routes/many) + smallPath)
 				}
 			}
 		})
 	}
+	// The parent's command has no arguments, and may be called only once.
 	ready("", func(string) (any, error) {
 		close(stop)
 		open.Wait()
 		return counts, nil
 	})
+	// The parent kills the process.
 	select {}
 }
 
@@ -83,6 +92,7 @@ func generationOf(transport http.RoundTripper, url string) (int, error) {
 		return 0, err
 	}
 	defer rsp.Body.Close()
+	// The connection is only used again if the body has been read.
 	if _, err := io.Copy(io.Discard, rsp.Body); err != nil {
 		return 0, err
 	}

@@ -44,6 +44,7 @@ func eachRoute(s gatewaySettings, format string) string {
 	return text.String()
 }
 
+// gatewayFiles returns the configuration of examples/gateway, with s.routes routes.
 func gatewayFiles(s gatewaySettings) map[string]string {
 	const route = `- name: route-%[2]d
   matches: [{path: {prefix: %[1]s}}]
@@ -64,6 +65,7 @@ routes:
 // gatewayConfig is the configuration of examples/gateway in the comparison with other proxies. It
 // includes an access log, metrics, an idle tap, a retry and a header edit.
 func gatewayConfig(protocol, listen, backend string) string {
+	// Over gRPC, the backend must be reached over HTTP/2.
 	service := "HTTP1"
 	if isGRPC(protocol) {
 		service = "HTTP2"
@@ -80,7 +82,9 @@ routes:
 `, listen, freeAddress(), freeAddress(), service, backend)
 }
 
+// nginxFiles returns nginx's configuration.
 func nginxFiles(s gatewaySettings) map[string]string {
+	// Only a master process can reload the configuration. It costs CPU time, so other runs leave it out.
 	process := "off"
 	if s.master {
 		process = "on"
@@ -117,6 +121,8 @@ http {
 // caddyFiles returns Caddy's configuration. It is in JSON, because converting a Caddyfile with many
 // routes takes Caddy longer than the reload itself.
 func caddyFiles(s gatewaySettings) map[string]string {
+	// Each route begins with a comma, because it follows the first one, which sets the header. %%[1]s is for
+	// eachRoute.
 	route := fmt.Sprintf(`,
 {"match": [{"path": ["%%[1]s/*"]}], "terminal": true, "handle": [{"handler": "reverse_proxy", "load_balancing": {"retries": 1},
   "upstreams": [{"dial": "%s"}],
@@ -143,8 +149,10 @@ func caddyReload(ctx context.Context, g gateway, _ *process, s gatewaySettings) 
 	return nil
 }
 
+// traefikFiles returns Traefik's configuration: its settings, and the routes in another file, which it watches.
 func traefikFiles(s gatewaySettings) map[string]string {
 	route := "    route-%[2]d: {rule: \"PathPrefix(`%[1]s`)\", service: backend, middlewares: [again, generation]}\n"
+	// Traefik only watches the file with the routes. Its own settings need a restart.
 	return map[string]string{
 		"traefik.yaml": fmt.Sprintf(`global: {checkNewVersion: false, sendAnonymousUsage: false}
 log: {level: ERROR}

@@ -27,7 +27,9 @@ const (
 func gatewayLoops(many int) []loop {
 	fewProtocol := fmt.Sprintf(routesProtocol, fewRoutes)
 	manyProtocol := fmt.Sprintf(routesProtocol, many)
-	return []loop{{fewProtocol, 0}, {fewProtocol, gatewayRate}, {manyProtocol, 0}, {manyProtocol, gatewayRate}}
+	return []loop{
+		{fewProtocol, closedLoopRate}, {fewProtocol, gatewayRate}, {manyProtocol, closedLoopRate}, {manyProtocol, gatewayRate},
+	}
 }
 
 // gateway is a program that is configured by files. All gateways get the same configuration: routes
@@ -69,6 +71,7 @@ func signalReload(_ context.Context, _ gateway, p *process, _ gatewaySettings) e
 // runGateways measures the CPU time and latency of all gateways under load, and then how long they
 // take to reload their configuration, unless b.reloads is 0.
 func (b *bench) runGateways(ctx context.Context) (err error) {
+	// Gateways balance over two backends. The other comparison has only one.
 	if b.second, err = startRole(ctx, b.otherCPUs, "backend"); err != nil {
 		return err
 	}
@@ -79,6 +82,7 @@ func (b *bench) runGateways(ctx context.Context) (err error) {
 	if err := b.runRounds(ctx); err != nil {
 		return err
 	}
+	// All targets, or none if b.reloads is 0.
 	for i := range b.targets[:len(b.targets)*min(b.reloads, 1)] {
 		fmt.Fprintf(b.log, "reloads of %s\n", b.targets[i].name)
 		if err := b.measureReloads(ctx, &b.targets[i]); err != nil {
@@ -97,8 +101,11 @@ func (b *bench) findGateways(ctx context.Context) error {
 	}
 	for _, g := range gateways(built) {
 		name := g.name
+		// Other gateways may be missing or have another version, which the table then shows.
 		if g.program != built {
 			g.program = installed(g.program)
+			// The version is searched in the output, which differs between programs. Without one, the gateway is
+			// not installed.
 			text, _ := exec.CommandContext(ctx, g.program, g.versionArg).CombinedOutput() //nolint:gosec // a known gateway
 			version := regexp.MustCompile(`\d+(\.\d+)+`).FindString(string(text))
 			if version == "" {
@@ -106,9 +113,11 @@ func (b *bench) findGateways(ctx context.Context) error {
 			}
 			name += " " + version
 		}
+		// g is a new variable in each iteration, so its address may be kept.
 		b.targets = append(b.targets, target{name: name, gateway: &g, samples: make(map[loop][]sample),
 			start: func(ctx context.Context, b *bench, protocol string) (*process, error) {
 				s := b.gatewaySettings(g, 0)
+				// A gateway's protocol is a text with the number of routes.
 				if _, err := fmt.Sscanf(protocol, routesProtocol, &s.routes); err != nil {
 					return nil, err
 				}
@@ -132,6 +141,7 @@ func (b *bench) buildGateway(ctx context.Context) (program string, err error) {
 // installed returns the path of a program that .ci/peers.sh has installed. It returns other names
 // unchanged, to be found in PATH.
 func installed(program string) string {
+	// This is the directory in which the script installs programs by default.
 	dir := os.Getenv("GOTOWER_PEERS")
 	if dir == "" {
 		cache, _ := os.UserCacheDir()
@@ -144,6 +154,7 @@ func installed(program string) string {
 	return path
 }
 
+// gatewaySettings returns the settings for a run of g with new addresses.
 func (b *bench) gatewaySettings(g gateway, routes int) gatewaySettings {
 	s := gatewaySettings{dir: filepath.Join(b.dir, g.name+".files"), backends: []string{b.backend.addr, b.second.addr}, routes: routes}
 	s.listen = freeAddress()
@@ -168,6 +179,7 @@ func (g gateway) write(s gatewaySettings) error {
 		return err
 	}
 	for name, text := range g.files(s) {
+		// The new name is in the same directory, so that renaming replaces the file at once.
 		path := filepath.Join(s.dir, name)
 		if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
 			return err
@@ -181,6 +193,7 @@ func (g gateway) write(s gatewaySettings) error {
 
 // start writes the gateway's files, starts it, and waits until it serves its last route.
 func (g gateway) start(ctx context.Context, cpus []int, s gatewaySettings) (*process, error) {
+	// Files of an earlier run could change how the gateway starts.
 	if err := os.RemoveAll(s.dir); err != nil {
 		return nil, err
 	}
@@ -194,13 +207,16 @@ func (g gateway) start(ctx context.Context, cpus []int, s gatewaySettings) (*pro
 		return nil, err
 	}
 	p.addr = s.listen
+	// With a master process, killing it would leave the workers behind.
 	p.graceful = s.master
 	return p, g.wait(ctx, p, s)
 }
 
+// command returns a command of the gateway, which stores its own data in dir only.
 func (g gateway) command(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, g.program, args...) //nolint:gosec // a known gateway
 	cmd.Dir = dir
+	// Caddy stores its data and the last configuration in these directories.
 	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
 	return cmd
 }
@@ -208,6 +224,7 @@ func (g gateway) command(ctx context.Context, dir string, args ...string) *exec.
 // wait sends requests to the last route until a response shows that the gateway uses the
 // configuration s.generation. It returns an error if p or ctx ends first.
 func (g gateway) wait(ctx context.Context, p *process, s gatewaySettings) error {
+	// A new connection for each request, because old ones may still use the old configuration.
 	transport := &http.Transport{DisableKeepAlives: true}
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.listen+routePath(s.routes-1)+smallPath, http.NoBody)
@@ -226,6 +243,7 @@ func (g gateway) wait(ctx context.Context, p *process, s gatewaySettings) error 
 			return fmt.Errorf("%s ended: %s", g.name, p.errors.String())
 		case <-ctx.Done():
 			return fmt.Errorf("%s does not serve generation %d: %w", g.name, s.generation, ctx.Err())
+		// A gateway that does not listen yet, or uses the old configuration, is asked again soon.
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -255,11 +273,13 @@ func (b *bench) measureReloads(ctx context.Context, t *target) error {
 		return err
 	}
 	defer clients.stop()
+	// The configuration at the start has the number 0.
 	for s.generation < b.reloads {
 		s.generation++
 		if err := t.gateway.write(s); err != nil {
 			return err
 		}
+		// Writing the files does not count.
 		begin := time.Now()
 		if err := t.gateway.reload(ctx, *t.gateway, p, s); err != nil {
 			return err
@@ -278,6 +298,7 @@ func (b *bench) measureReloads(ctx context.Context, t *target) error {
 	if err := clients.ask(&counts); err != nil {
 		return err
 	}
+	// Otherwise, the clients' requests did not overlap with the reloads.
 	if counts.Generations < b.reloads {
 		return fmt.Errorf("the clients have seen %d of %d configurations", counts.Generations, b.reloads+1)
 	}
@@ -289,11 +310,13 @@ func (b *bench) measureReloads(ctx context.Context, t *target) error {
 	return nil
 }
 
-// printGateways writes the comparison of gateways as Markdown.
+// printGateways writes the comparison of gateways as Markdown. args are the arguments of the program, which the
+// heading shows.
 func (b *bench) printGateways(w io.Writer, args string) {
 	b.printHead(w, args)
+	// The loops are two for each number of routes: a closed one and an open one.
 	for _, protocol := range []string{b.loops[0].protocol, b.loops[2].protocol} {
-		full := loop{protocol, 0}
+		full := loop{protocol, closedLoopRate}
 		fixed := loop{protocol, gatewayRate}
 		fmt.Fprintf(w, "\n%s:\n\n| gateway | requests/s | CPU µs (minimum) | p99 µs | CPU µs at %d/s | p99 µs at %d/s |\n",
 			protocol, gatewayRate, gatewayRate)
@@ -302,6 +325,7 @@ func (b *bench) printGateways(w io.Writer, args string) {
 			median := func(l loop, f func(sample) float64) float64 { return t.quantile(l, f, 0.5) }
 			fmt.Fprintf(w, "| %s | %.0f | %.1f (%.1f) | %.0f |",
 				t.name, median(full, rate), median(full, cpu), t.quantile(full, cpu, 0), median(full, p99))
+			// A gateway that does not keep up has no meaningful latency at this rate.
 			if reached := median(fixed, rate); reached < 0.9*gatewayRate {
 				fmt.Fprintf(w, " – | only %.0f/s |\n", reached)
 			} else {
@@ -316,6 +340,7 @@ func (b *bench) printGateways(w io.Writer, args string) {
 	fmt.Fprint(w, "| gateway | median of a reload | longest | requests | failed |\n|---|--:|--:|--:|--:|\n")
 	for _, t := range b.targets {
 		r := t.reloads
+		// Over the sorted durations, 0.5 is the median and 1 the longest.
 		ms := func(q float64) time.Duration { return quantile(r.durations, q).Round(time.Millisecond) }
 		fmt.Fprintf(w, "| %s | %v | %v | %d | %d |\n", t.name, ms(0.5), ms(1), r.requests, r.failed)
 	}

@@ -71,10 +71,12 @@ type call struct {
 // generate is the [role] of the load generator. args are the protocol and the proxy's address. The
 // parent's commands make it send requests. It returns the first connection's error.
 func generate(ctx context.Context, args []string, ready func(string, command)) error {
+	// HTTP/1.1 has one request at a time on a connection.
 	l := &load{streams: 1}
 	protocol := args[0]
 	size := responseSize
 	request := "GET " + smallPath + fields + headEnd
+	// Every other protocol has its own request. In downloads, the responses are large too.
 	switch protocol {
 	case grpcProtocol:
 		request = message(requestSize)
@@ -93,8 +95,11 @@ func generate(ctx context.Context, args []string, ready func(string, command)) e
 		l.streams = streamsOfConn
 	}
 	var routes int
+	// The protocol is not about routes in most cases, so an error means 0.
 	_, _ = fmt.Sscanf(protocol, routesProtocol, &routes)
+	// The channel has room for the error of each connection, so that none blocks.
 	failed := make(chan error, atOnce)
+	// The number of open requests is the same for all protocols.
 	for i := range atOnce / l.streams {
 		if routes > 0 { // each connection uses a different route
 			request = "GET " + routePath(i*routes/atOnce) + smallPath + fields + headEnd
@@ -106,11 +111,13 @@ func generate(ctx context.Context, args []string, ready func(string, command)) e
 		c := &client{wire: newWire(conn), load: l, grpc: isGRPC(protocol), request: request, size: size}
 		c.calls = make(map[uint32]call)
 		if c.grpc {
+			// The preface and SETTINGS come first. They are sent with the first request.
 			c.out = append(c.out, preface+settingsFrame...)
 		}
 		l.clients = append(l.clients, c)
 		go func() { failed <- c.receive() }()
 	}
+	// The load begins with the parent's first command.
 	ready("", l.run)
 	return <-failed
 }
@@ -139,11 +146,13 @@ func (l *load) run(line string) (any, error) {
 	if err := loop(rate); err != nil {
 		return nil, err
 	}
+	// The responses to the last requests may come after the end.
 	l.open.Wait()
 	s := summary{Seconds: time.Since(l.begin).Seconds()}
 	var latencies []time.Duration
 	for _, c := range l.clients {
 		latencies = append(latencies, c.latencies...)
+		// The next run fills the array again.
 		c.latencies = c.latencies[:0]
 	}
 	if s.Requests = len(latencies); s.Requests == 0 {
@@ -158,6 +167,7 @@ func (l *load) run(line string) (any, error) {
 func (l *load) closedLoop(float64) error {
 	l.free = nil
 	for _, c := range l.clients {
+		// run waits for these. process replaces each request by the next one until the run ends.
 		l.open.Add(l.streams)
 		if err := c.send(l.streams, time.Now()); err != nil {
 			return err
@@ -169,6 +179,7 @@ func (l *load) closedLoop(float64) error {
 // openLoop sends requests at the random times of a Poisson process with the given rate. If no
 // connection is free, a request waits, and the wait is part of its latency.
 func (l *load) openLoop(rate float64) error {
+	// A gRPC connection is in the channel once for each of its streams.
 	l.free = make(chan *client, atOnce)
 	for range l.streams {
 		for _, c := range l.clients {
@@ -180,10 +191,12 @@ func (l *load) openLoop(rate float64) error {
 		return err
 	}
 	defer alarm.close()
+	// The times between the events of a Poisson process have an exponential distribution.
 	for due := l.begin; due.Before(l.end); due = due.Add(time.Duration(rand.ExpFloat64() / rate * float64(time.Second))) {
 		if err := alarm.sleep(time.Until(due)); err != nil {
 			return err
 		}
+		// The wait for a connection counts, because the latency begins at due.
 		c := <-l.free
 		l.open.Add(1)
 		if err := c.send(1, due); err != nil {
@@ -206,15 +219,18 @@ func (c *client) send(n int, due time.Time) error {
 // add appends a request to the output, without writing it. The caller must hold mu.
 func (c *client) add(due time.Time) {
 	if !c.grpc {
+		// HTTP/1.1 has one request at a time, which counts as stream 0.
 		c.calls[0] = call{due: due}
 		c.out = append(c.out, c.request...)
 		return
 	}
+	// The streams of a client have odd numbers.
 	stream := c.stream + 1
 	c.stream += 2
 	c.calls[stream] = call{due: due}
 	c.frame(frameHeaders, flagEndHeaders, stream, requestHeaders)
 	c.bodies = append(c.bodies, body{stream, c.start, c.request, ""})
+	// The message follows as far as flow control permits.
 	c.pump()
 }
 
@@ -240,12 +256,15 @@ func (c *client) process() error {
 		responses = c.grpcResponses
 	}
 	err := responses()
+	// The frames may have opened the flow control windows.
 	c.pump()
+	// Requests that finish added are written together, even after an error.
 	return errors.Join(err, c.flush())
 }
 
 // http1Response processes the bytes of an HTTP/1.1 response that have arrived.
 func (c *client) http1Response() error {
+	// The headers come first. They may arrive in parts.
 	if !c.hasHead {
 		head, rest, ok := bytes.Cut(c.in, []byte(headEnd))
 		switch {
@@ -255,12 +274,14 @@ func (c *client) http1Response() error {
 			return fmt.Errorf("the response is %q, want status 200", head)
 		}
 		c.in = rest
+		// The body is only counted, not stored.
 		c.skip = c.size
 		c.hasHead = true
 	}
 	if !c.skipped() {
 		return nil
 	}
+	// There is only one open request, so nothing may follow its response.
 	if len(c.in) > 0 {
 		return fmt.Errorf("the response has %d bytes, want %d", c.size+len(c.in), c.size)
 	}
@@ -272,8 +293,10 @@ func (c *client) http1Response() error {
 // grpcResponses processes the frames of gRPC responses that have arrived.
 func (c *client) grpcResponses() error {
 	for f, ok := c.next(); ok; f, ok = c.next() {
+		// A call that has ended is no longer in the map.
 		open, isOpen := c.calls[f.stream]
 		ends := f.flags&flagEndStream != 0
+		// The order matters: only an open stream has a call to compare with.
 		switch {
 		case f.kind == frameGoAway || f.kind == frameReset && isOpen:
 			return fmt.Errorf("the proxy sent a frame of type %d with %q", f.kind, f.payload)

@@ -51,14 +51,17 @@ const (
 // loops returns the measured loads in the order of their tables.
 func loops() []loop {
 	return []loop{
-		{http1Protocol, 0}, {http1Protocol, fixedRate}, {grpcProtocol, 0}, {grpcProtocol, fixedRate},
-		{downloadProtocol, 0}, {uploadProtocol, 0}, {grpcDownloadProtocol, 0}, {grpcUploadProtocol, 0}, {clientProtocol, 0},
+		{http1Protocol, closedLoopRate}, {http1Protocol, fixedRate}, {grpcProtocol, closedLoopRate}, {grpcProtocol, fixedRate},
+		{downloadProtocol, closedLoopRate}, {uploadProtocol, closedLoopRate}, {grpcDownloadProtocol, closedLoopRate},
+		{grpcUploadProtocol, closedLoopRate}, {clientProtocol, closedLoopRate},
 	}
 }
 
+// isGRPC reports whether the protocol is one of those over gRPC.
 func isGRPC(protocol string) bool { return strings.HasPrefix(protocol, grpcProtocol) }
 
 func main() {
+	// This process is a child that plays a role.
 	if name := os.Getenv(roleVariable); name != "" {
 		os.Exit(cli.Status(os.Stderr, name, playRole(roles()[name], os.Args[1:], pollable(os.Stdin), os.Stdout)))
 	}
@@ -95,8 +98,10 @@ type target struct {
 	reloads reloads
 }
 
-// loop is a kind of load: a protocol and a rate in requests per second. A rate of 0 means a closed
-// loop, in which each response triggers the next request.
+// closedLoopRate is the rate of a loop without a fixed rate, in which each response triggers the next request.
+const closedLoopRate = 0
+
+// loop is a kind of load: a protocol and a rate in requests per second, or closedLoopRate.
 type loop struct {
 	protocol string
 	rate     int
@@ -110,6 +115,7 @@ type sample struct {
 	cpu, busy, p99, rate, allocations, resident float64
 }
 
+// compare parses the flags, measures, and prints the result.
 func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	b := &bench{log: stderr, loops: loops(), routes: manyRoutes}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -129,6 +135,7 @@ func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return cli.Misuse(fmt.Errorf("-reloads is %d; it must be in [0, 100]", b.reloads))
 	case b.duration < time.Millisecond || b.duration > time.Minute:
 		return cli.Misuse(fmt.Errorf("-duration is %v; it must be in [1ms, 1m]", b.duration))
+	// -short replaces the other settings.
 	case b.short:
 		b.rounds = 1
 		b.duration = 30 * time.Millisecond
@@ -142,6 +149,7 @@ func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		}
 	}
 	show := b.print
+	// The flag -only does not apply to gateways.
 	if b.gateways {
 		b.loops = gatewayLoops(b.routes)
 		show = b.printGateways
@@ -167,6 +175,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer b.backend.stop()
+	// runGateways starts the second backend itself.
 	if b.gateways {
 		return b.runGateways(ctx)
 	}
@@ -182,15 +191,18 @@ func (b *bench) run(ctx context.Context) (err error) {
 
 // runRounds measures each target with each load once in each round.
 func (b *bench) runRounds(ctx context.Context) error {
+	// A round measures all targets shortly one after another, so that a change of the machine's speed concerns all.
 	for round := range b.rounds {
 		fmt.Fprintf(b.log, "round %d of %d\n", round+1, b.rounds)
 		for i, l := range b.loops {
+			// Both loops of a protocol are next to each other.
 			if i > 0 && b.loops[i-1].protocol == l.protocol {
 				continue // measured with the previous loop
 			}
 			for _, t := range b.targets {
+				// Clients are measured with their own protocol only, and proxies with all others.
 				if t.sends != (l.protocol == clientProtocol) {
-					continue
+					continue // clients have a protocol of their own, and proxies have the others
 				}
 				if err := b.measure(ctx, t, l.protocol); err != nil {
 					return fmt.Errorf("%s, %s: %w", t.name, l.protocol, err)
@@ -212,6 +224,7 @@ func (b *bench) findTargets(ctx context.Context) error {
 		{name: "two sidecars, mutual TLS", role: "mesh"},
 		{name: "net/http", role: "net/http", sends: true}, {name: "httpclient", role: "httpclient", sends: true},
 	} {
+		// The role's arguments are the protocol and two addresses.
 		start := func(ctx context.Context, b *bench, protocol string) (*process, error) {
 			return startRole(ctx, b.proxyCPUs, t.role, protocol, b.backend.addr, b.controller.addr)
 		}
@@ -237,9 +250,11 @@ func (b *bench) findTargets(ctx context.Context) error {
 // measure starts the target and, unless it is a client, a load generator. It runs each of b.loops
 // with this protocol once, after a short run to warm up, and adds the results to t.samples.
 func (b *bench) measure(ctx context.Context, t target, protocol string) (err error) {
+	// In the worst case, a protocol has two loops and the short run. The minute is for the starts.
 	ctx, cancel := context.WithTimeout(ctx, 3*b.duration+time.Minute)
 	defer cancel()
 	defer func() {
+		// The processes' errors alone would not tell that the time was over.
 		if err != nil {
 			err = errors.Join(ctx.Err(), err) // when ctx ends, it kills the processes
 		}
@@ -249,6 +264,7 @@ func (b *bench) measure(ctx context.Context, t target, protocol string) (err err
 		return err
 	}
 	defer proxy.stop()
+	// A client is the measured process and sends the requests itself.
 	generator := proxy
 	if !t.sends {
 		if generator, err = startRole(ctx, b.otherCPUs, "load", protocol, proxy.addr); err != nil {
@@ -256,6 +272,7 @@ func (b *bench) measure(ctx context.Context, t target, protocol string) (err err
 		}
 		defer generator.stop()
 	}
+	// This run warms up connections, caches and the runtime.
 	if err := generator.ask(new(summary), 0, b.duration.Seconds()/4); err != nil {
 		return err
 	}
@@ -264,6 +281,7 @@ func (b *bench) measure(ctx context.Context, t target, protocol string) (err err
 			continue
 		}
 		var run summary
+		// Only the CPU time between both calls counts.
 		previous, err := proxy.usage()
 		if err != nil {
 			return err
@@ -277,6 +295,7 @@ func (b *bench) measure(ctx context.Context, t target, protocol string) (err err
 		}
 		n := float64(run.Requests)
 		cpu := (current.cpu - previous.cpu).Seconds()
+		// The factor 1e6 turns seconds into microseconds.
 		t.samples[l] = append(t.samples[l], sample{
 			cpu: cpu / n * 1e6, busy: cpu / run.Seconds, p99: run.P99.Seconds() * 1e6, rate: n / run.Seconds,
 			allocations: float64(current.Allocations-previous.Allocations) / n, resident: current.resident,

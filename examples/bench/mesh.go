@@ -42,8 +42,10 @@ func meshOf(ctx context.Context, backend string, ready func(client *sidecar.Prox
 	if err != nil {
 		return err
 	}
+	// Four goroutines send to it: two servers and two sidecars. It has room for all, so none blocks.
 	ended := make(chan error, 4)
 	authorityAddr, err := background(ended, func(l net.Listener) error {
+		// This authority accepts every token.
 		return ca.Serve(ctx, l, authority, func(context.Context, string, []byte) error { return nil }, authorityName)
 	})
 	if err != nil {
@@ -54,11 +56,13 @@ func meshOf(ctx context.Context, backend string, ready func(client *sidecar.Prox
 	if err != nil {
 		return err
 	}
+	// start starts a sidecar with the identity name, whose inbound connections have the destination that origin finds.
 	start := func(name string, origin settings.Origin) (*sidecar.Proxy, error) {
 		s, err := sidecarSettings(controllerAddr)
 		if err != nil {
 			return nil, err
 		}
+		// Each sidecar has its own key and token.
 		keys := filepath.Join(dir, name)
 		token := filepath.Join(dir, name+".token")
 		err = errors.Join(os.Mkdir(keys, 0o700), os.WriteFile(token, []byte("token"), 0o600), identity.Generate(keys, name))
@@ -80,6 +84,7 @@ func meshOf(ctx context.Context, backend string, ready func(client *sidecar.Prox
 	if err != nil {
 		return err
 	}
+	// The second sidecar starts first, because the controller announces its address.
 	server, err := start(serverName, settings.Origin{Kind: settings.Fixed, Addr: backendAddr})
 	if err != nil {
 		return err
@@ -89,6 +94,7 @@ func meshOf(ctx context.Context, backend string, ready func(client *sidecar.Prox
 		return err
 	}
 	err = destinations.Set(controller.Config{Destinations: map[string]controller.Destination{
+		// The identity makes the first sidecar use TLS to the second one.
 		name: {Endpoints: []controller.Endpoint{{Addr: inbound, Protocol: controller.H2, Identity: serverName}}},
 	}})
 	if err != nil {
@@ -99,6 +105,7 @@ func meshOf(ctx context.Context, backend string, ready func(client *sidecar.Prox
 		return err
 	}
 	ready(client)
+	// The sidecars run until one part fails or ctx ends.
 	return <-ended
 }
 

@@ -14,10 +14,14 @@ import (
 // peer is another program, such as nginx. Those of other projects are compared if they are in PATH.
 type peer struct {
 	program string
-	args    func(dir, file string) []string
-	config  func(protocol, listen, backend string) string
+	// args returns the arguments of the program. file is the configuration, and dir is where it stores other
+	// files.
+	args func(dir, file string) []string
+	// config returns the configuration for one protocol.
+	config func(protocol, listen, backend string) string
 }
 
+// peers returns the programs of other projects.
 func peers() []peer {
 	return []peer{
 		{"nginx", func(dir, file string) []string { return []string{"-p", dir, "-c", file} }, nginxConfig},
@@ -39,6 +43,7 @@ func (p peer) start(ctx context.Context, b *bench, protocol string) (*process, e
 		return nil, err
 	}
 	addr := l.Addr().String()
+	// The peer listens on the port itself, after it was found to be free.
 	l.Close()
 	file := filepath.Join(b.dir, filepath.Base(p.program)+".conf")
 	if err := os.WriteFile(file, []byte(p.config(protocol, addr, b.backend.addr)), 0o600); err != nil {
@@ -48,6 +53,7 @@ func (p peer) start(ctx context.Context, b *bench, protocol string) (*process, e
 	if err != nil {
 		return nil, err
 	}
+	// The peer listens after a short time, or ends with an error.
 	for {
 		if conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr); err == nil {
 			proxy.addr = addr
@@ -62,7 +68,9 @@ func (p peer) start(ctx context.Context, b *bench, protocol string) (*process, e
 	}
 }
 
+// nginxConfig returns the configuration of nginx with one worker.
 func nginxConfig(protocol, listen, backend string) string {
+	// nginx forwards gRPC with another directive than HTTP/1.1.
 	http2 := ""
 	location := "proxy_pass http://b; proxy_http_version 1.1; proxy_set_header Connection '';"
 	if isGRPC(protocol) {
@@ -85,7 +93,9 @@ http {
 `, backend, listen, http2, location)
 }
 
+// haproxyConfig returns the configuration of haproxy with one thread.
 func haproxyConfig(protocol, listen, backend string) string {
+	// Without TLS, haproxy must be told to use HTTP/2 on both sides.
 	proto := ""
 	if isGRPC(protocol) {
 		proto = "proto h2"

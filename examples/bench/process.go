@@ -32,8 +32,11 @@ type command func(line string) (result any, err error)
 func playRole(r role, args []string, input io.Reader, output io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	// The input and the role each send once, so none blocks.
 	ended := make(chan error, 2)
+	// ready tells the parent the address, and serves its commands, one a line, until the input ends.
 	ready := func(addr string, serve command) {
+		// The parent reads the address from the first line, which also tells that the role is ready.
 		fmt.Fprintln(output, addr)
 		go func() {
 			for lines := bufio.NewScanner(input); lines.Scan(); {
@@ -46,6 +49,7 @@ func playRole(r role, args []string, input io.Reader, output io.Writer) error {
 					return
 				}
 			}
+			// The parent has closed the input.
 			ended <- nil
 		}()
 	}
@@ -58,11 +62,13 @@ type process struct {
 	role     string // "" for another project's program
 	addr     string
 	graceful bool // stop should send SIGTERM first, so that the process can end its children
-	cmd      *exec.Cmd
-	input    io.Writer
-	output   *bufio.Reader
-	errors   bytes.Buffer // standard error; may be read when ended is closed
-	ended    chan struct{}
+	// The parent writes commands to input and reads the results from output.
+	cmd    *exec.Cmd
+	input  io.Writer
+	output *bufio.Reader
+	errors bytes.Buffer // standard error; may be read when ended is closed
+	// ended is closed when the process has ended.
+	ended chan struct{}
 }
 
 // start starts cmd on the given CPUs.
@@ -77,6 +83,7 @@ func start(cmd *exec.Cmd, cpus []int) (*process, error) {
 	}
 	p := &process{cmd: cmd, input: input, output: bufio.NewReader(output), ended: make(chan struct{})}
 	cmd.Stderr = &p.errors
+	// run sends to started once the process has started or could not start.
 	started := make(chan error, 1)
 	go func() {
 		defer close(p.ended)
@@ -108,6 +115,7 @@ func startRole(ctx context.Context, cpus []int, role string, args ...string) (*p
 func (p *process) line() (string, error) {
 	text, err := p.output.ReadString('\n')
 	if err != nil {
+		// stop waits for the end, so that the standard error is complete.
 		p.stop()
 		return "", fmt.Errorf("%s ended with %v: %s", p.role, p.cmd.ProcessState, strings.TrimSpace(p.errors.String()))
 	}
@@ -132,12 +140,14 @@ type usage struct {
 	resident    float64 // resident memory in MiB
 }
 
+// usage asks a role for its allocations, and the kernel for all else.
 func (p *process) usage() (u usage, err error) {
 	if p.role != "" {
 		if err := p.ask(&u); err != nil {
 			return u, err
 		}
 	}
+	// These come from the kernel, so they are known for every program.
 	u.resident = residentMemory(p.cmd.Process.Pid)
 	u.cpu, err = cpuTime(p.cmd.Process.Pid)
 	return u, err

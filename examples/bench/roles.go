@@ -55,6 +55,7 @@ func memory(string) (any, error) {
 // listen listens on a free loopback port, and calls ready with the address and the command memory.
 func listen(ready func(string, command)) (net.Listener, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// The connections wait in the listener until they are accepted.
 	if err == nil {
 		ready(l.Addr().String(), memory)
 	}
@@ -65,6 +66,7 @@ func listen(ready func(string, command)) (net.Listener, error) {
 // goroutine.
 func serve(ready func(string, command), handle func(net.Conn)) error {
 	l, err := listen(ready)
+	// The loop ends if listening or accepting fails.
 	for err == nil {
 		var conn net.Conn
 		if conn, err = l.Accept(); err == nil {
@@ -85,6 +87,7 @@ func relay(ctx context.Context, args []string, ready func(string, command)) erro
 			return
 		}
 		defer upstream.Close()
+		// One direction runs in the background. The end of either closes both connections.
 		go transfer(upstream, client)
 		transfer(client, upstream)
 	})
@@ -97,6 +100,7 @@ func transfer(dst, src net.Conn) {
 	for b := make([]byte, 32<<10); ; {
 		n, err := src.Read(b)
 		if err != nil {
+			// The deferred Close of dst also ends the copy in the other direction.
 			return
 		}
 		if _, err := dst.Write(b[:n]); err != nil {
@@ -108,6 +112,7 @@ func transfer(dst, src net.Conn) {
 // buffers implements httputil.BufferPool, so that ReverseProxy reuses its buffers.
 type buffers struct{ sync.Pool }
 
+// Get returns a buffer of 32 KiB, which may be a used one.
 func (b *buffers) Get() []byte {
 	if room, ok := b.Pool.Get().(*[]byte); ok {
 		return *room
@@ -124,8 +129,10 @@ const heapReserve = 6 << 20
 
 // reverseProxy is the [role] of httputil.ReverseProxy with its fastest settings.
 func reverseProxy(_ context.Context, args []string, ready func(string, command)) error {
+	// KeepAlive at the end of the function keeps the reserve in memory.
 	defer runtime.KeepAlive(make([]byte, heapReserve))
 	protocols := new(http.Protocols)
+	// The server speaks the same protocol as the load generator and the backend.
 	protocols.SetHTTP1(!isGRPC(args[0]))
 	protocols.SetUnencryptedHTTP2(isGRPC(args[0]))
 	srv := &http.Server{Protocols: protocols, ReadHeaderTimeout: time.Minute, Handler: &httputil.ReverseProxy{
@@ -148,13 +155,16 @@ func hop(ctx context.Context, args []string, ready func(string, command)) error 
 	if err != nil {
 		return err
 	}
+	// The balancer asks the resolver for the endpoints of name, which are always the same.
 	resolver := static.New(map[string][]resolve.Endpoint{name: endpoints})
+	// mk makes the service of one endpoint for the balancer.
 	mk := func(ctx context.Context, t discover.Target) httplayer.Service {
 		addr := t.Endpoint.Addr
 		return httplayer.NewStack().
 			With("tap", tap.Layer(new(tap.Registry), httplayer.HTTP{}, tap.Outbound, tap.WithDestination(addr, nil))).
 			Service(httplayer.NewEndpoint(ctx, addr.String()))
 	}
+	// A request waits in the queue for at most a second if no endpoint is ready.
 	svc := httplayer.NewStack().Limit(10_000).Queue(1000, time.Second).
 		Service(balance.Resolve(ctx, resolver, balance.Config{Target: name}, mk))
 	l, err := listen(ready)
@@ -171,6 +181,7 @@ func control(ctx context.Context, args []string, ready func(string, command)) er
 	if err != nil {
 		return err
 	}
+	// The endpoint has no protocol, so proxies use that of the client.
 	c := controller.New(slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	err = c.Set(controller.Config{Destinations: map[string]controller.Destination{
 		name: {Endpoints: []controller.Endpoint{{Addr: addr}}},
@@ -195,6 +206,7 @@ func wholeSidecar(ctx context.Context, args []string, ready func(string, command
 	if err != nil {
 		return err
 	}
+	// Addr is the address of the outbound side, and memory only counts allocations.
 	ready(p.Addr, memory)
 	return p.Run(ctx)
 }
@@ -210,6 +222,7 @@ func inboundSidecar(ctx context.Context, args []string, ready func(string, comma
 	if err != nil {
 		return err
 	}
+	// All requests go to the backend, instead of a connection's original destination.
 	s.Inbound.Origin = settings.Origin{Kind: settings.Fixed, Addr: addr}
 	s.Log.Access = settings.AccessJSON
 	p, err := sidecar.New(sidecar.Config{Settings: s}, nil)
@@ -235,6 +248,7 @@ func sidecarSettings(controllerAddr string) (settings.Settings, error) {
 		"LINKERD2_PROXY_OUTBOUND_HTTP_FAILFAST_TIMEOUT": "20s",
 		"LINKERD2_PROXY_INBOUND_HTTP_FAILFAST_TIMEOUT":  "20s",
 	}
+	// The proxy reads its settings from variables, instead of the environment.
 	return settings.Read(func(name string) (string, bool) {
 		value, ok := variables[name]
 		return value, ok

@@ -25,12 +25,14 @@ func clientRole(newTransport func(ctx context.Context, backend string) http.Roun
 			if strings.TrimSpace(line) == "" {
 				return memory(line)
 			}
+			// A client's loop is always closed, so the rate is not used.
 			var rate, seconds float64
 			if _, err := fmt.Sscan(line, &rate, &seconds); err != nil {
 				return nil, err
 			}
 			return sendFor(client, url, time.Duration(seconds*float64(time.Second)))
 		})
+		// The parent kills the process.
 		select {}
 	}
 }
@@ -62,12 +64,14 @@ func sendFor(client *http.Client, url string, d time.Duration) (summary, error) 
 		open.Go(func() {
 			var latencies []time.Duration
 			var err error
+			// Each response triggers the next request, until the time is over or one fails.
 			for now := begin; err == nil && now.Sub(begin) < d; {
 				err = sendOnce(client, url)
 				end := time.Now()
 				latencies = append(latencies, end.Sub(now))
 				now = end
 			}
+			// The results are only collected at the end, so that the senders do not wait for each other.
 			mu.Lock()
 			defer mu.Unlock()
 			durations = append(durations, latencies...)
@@ -77,9 +81,11 @@ func sendFor(client *http.Client, url string, d time.Duration) (summary, error) 
 	open.Wait()
 	slices.Sort(durations)
 	n := len(durations)
+	// Each sender has sent at least one request, so durations is not empty.
 	return summary{Requests: n, Seconds: time.Since(begin).Seconds(), P99: durations[n*99/100]}, failed
 }
 
+// sendOnce sends one request and checks the response.
 func sendOnce(client *http.Client, url string) error {
 	rsp, err := client.Get(url) //nolint:noctx,gosec // it ends with the process; the backend
 	if err != nil {

@@ -19,19 +19,21 @@ func split() (proxy, rest []int, err error) {
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return nil, nil, err
 	}
+	// CPU numbers may have gaps, so the loop looks for as many as there are.
 	var all []int
 	for i := 0; len(all) < set.Count(); i++ {
 		if set.IsSet(i) {
 			all = append(all, i)
 		}
 	}
+	// With a single CPU, both slices contain it.
 	return all[:1], all[min(1, len(all)-1):], nil
 }
 
 // run starts cmd on the given CPUs, sends the error of the start, or nil, to started, and waits
-// until the process has ended. It locks its operating system thread until then, because the kernel
-// kills the process when the thread ends. The thread stays locked, so that no other code runs on
-// the restricted CPUs.
+// until the process has ended. It locks its operating system thread, because the kernel kills the process
+// when the thread that started it ends. run never unlocks the thread: the thread ends with its goroutine, so
+// that no other code runs on the restricted CPUs.
 func run(cmd *exec.Cmd, cpus []int, started chan<- error) {
 	runtime.LockOSThread()
 	var set unix.CPUSet
@@ -39,10 +41,12 @@ func run(cmd *exec.Cmd, cpus []int, started chan<- error) {
 		set.Set(cpu)
 	}
 	err := unix.SchedSetaffinity(0, &set)
+	// The affinity is that of the thread. The process inherits it.
 	if err == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		err = cmd.Start()
 	}
+	// The caller continues, and this goroutine waits for the end.
 	started <- err
 	if err == nil {
 		_ = cmd.Wait() // killed when its context ends
@@ -68,6 +72,7 @@ func residentMemory(pid int) float64 {
 // processor returns the CPU's model name, or "" if it is unknown.
 func processor() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
+	// All processors are of the same model, so the first one counts.
 	_, rest, _ := bytes.Cut(text, []byte("model name\t: "))
 	line, _, _ := bytes.Cut(rest, []byte("\n"))
 	return string(line)
@@ -80,16 +85,19 @@ func pollable(f *os.File) *os.File {
 	if unix.SetNonblock(fd, true) != nil {
 		return f
 	}
+	// NewFile sees that f does not block and uses the poller.
 	return os.NewFile(uintptr(fd), f.Name())
 }
 
 // alarm is a timer that is exact for waits of less than a millisecond, unlike the timers of an idle
 // Go program.
 type alarm struct {
+	// fd is the timer's file descriptor. file is the same one, whose reads use the runtime's poller.
 	fd   int
 	file *os.File
 }
 
+// newAlarm returns an alarm, which must be closed.
 func newAlarm() (alarm, error) {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	return alarm{fd, os.NewFile(uintptr(fd), "timerfd")}, err
@@ -103,8 +111,10 @@ func (a alarm) sleep(d time.Duration) error {
 	if err := unix.TimerfdSettime(a.fd, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(d))}, nil); err != nil {
 		return err
 	}
+	// The read returns when the timer has expired. It yields the number of expirations, which is 1 here.
 	_, err := a.file.Read(make([]byte, 8))
 	return err
 }
 
+// close releases the timer.
 func (a alarm) close() { a.file.Close() }

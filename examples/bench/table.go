@@ -29,6 +29,7 @@ func (b *bench) printHead(w io.Writer, args string) {
 	fmt.Fprintf(w, "CPUs of the proxy: %v; of load generator and backend: %v.\n", b.proxyCPUs, b.otherCPUs)
 }
 
+// table writes the results for one load. Some columns compare each target with a base, such as "relay".
 func (b *bench) table(w io.Writer, l loop) {
 	title := fmt.Sprintf("%d requests at once", atOnce)
 	if l.rate > 0 {
@@ -44,25 +45,30 @@ func (b *bench) table(w io.Writer, l loop) {
 	columns := []string{"proxy", "CPU µs (minimum)"}
 	var rows, bases []target
 	for _, t := range b.targets {
+		// The target was not measured with this load.
 		if len(t.samples[l]) == 0 {
 			continue
 		}
 		rows = append(rows, t)
+		// Clients are compared with the first one. Proxies are compared with the cheapest and the usual ones.
 		if t.sends && len(bases) == 0 || t.name == "relay" || t.name == "ReverseProxy" || strings.HasPrefix(t.name, "haproxy") {
 			bases = append(bases, t)
 			columns = append(columns, "× "+t.name)
 		}
 	}
+	// The latency is compared with that of the first row.
 	columns = append(columns, "p99 µs", "× "+rows[0].name, "requests/s", "CPU busy", "memory MiB", "allocations")
 	fmt.Fprintf(w, "\n%s, %s:\n\n| %s |\n|---|%s\n", protocol, title, strings.Join(columns, " | "), strings.Repeat("--:|", len(columns)-1))
 	for _, t := range rows {
 		median := func(f func(sample) float64) float64 { return t.quantile(l, f, 0.5) }
+		// The quantile 0 is the minimum.
 		fmt.Fprintf(w, "| %s | %.1f (%.1f) |", t.name, median(cpu), t.quantile(l, cpu, 0))
 		for _, base := range bases {
 			fmt.Fprintf(w, " %.2f |", median(cpu)/base.quantile(l, cpu, 0.5))
 		}
 		fmt.Fprintf(w, " %.0f | %.2f | %.0f | %.0f %% | %.1f |", median(p99), median(p99)/rows[0].quantile(l, p99, 0.5),
 			median(rate), 100*median(func(s sample) float64 { return s.busy }), median(func(s sample) float64 { return s.resident }))
+		// The allocations of other projects' programs are not known.
 		if t.isRole {
 			fmt.Fprintf(w, " %.1f |\n", median(func(s sample) float64 { return s.allocations }))
 		} else {
@@ -71,6 +77,7 @@ func (b *bench) table(w io.Writer, l loop) {
 	}
 }
 
+// cpu, p99 and rate select one figure of a sample each, as quantile needs it.
 func cpu(s sample) float64  { return s.cpu }
 func p99(s sample) float64  { return s.p99 }
 func rate(s sample) float64 { return s.rate }

@@ -66,14 +66,17 @@ func newWire(conn net.Conn) wire {
 // pump appends DATA frames to the output, as far as the flow control windows permit, and a body's
 // trailers after its last frame.
 func (w *wire) pump() {
+	// The unfinished bodies move to the front of the same array.
 	unfinished := w.bodies[:0]
 	for _, b := range w.bodies {
 		for b.rest != "" {
+			// A DATA frame must fit in both windows and in the peer's maximal frame size.
 			n := min(len(b.rest), b.window, w.window, maxFrame)
 			if n <= 0 {
 				break
 			}
 			flags := byte(0)
+			// Without trailers, the last frame ends the stream.
 			if n == len(b.rest) && b.trailers == "" {
 				flags = flagEndStream
 			}
@@ -82,6 +85,7 @@ func (w *wire) pump() {
 			b.window -= n
 			w.window -= n
 		}
+		// A body whose content is complete ends with its trailers, and is removed.
 		if b.rest != "" {
 			unfinished = append(unfinished, b)
 		} else if b.trailers != "" {
@@ -98,12 +102,15 @@ func (w *wire) update(f frame) {
 	if f.kind == frameWindowUpdate {
 		increment = int(binary.BigEndian.Uint32(f.payload))
 	}
+	// Each setting consists of a number of 2 bytes and a value of 4 bytes.
 	for p := f.payload; f.kind == frameSettings && len(p) >= 6; p = p[6:] {
 		if binary.BigEndian.Uint16(p) == settingWindow {
+			// A changed initial window applies to open streams too, by its difference to the previous one.
 			increment = int(binary.BigEndian.Uint32(p[2:])) - w.start
 			w.start += increment
 		}
 	}
+	// SETTINGS have stream 0 and apply to all streams.
 	for i := range w.bodies {
 		if f.stream == 0 || f.stream == w.bodies[i].stream {
 			w.bodies[i].window += increment
@@ -113,6 +120,7 @@ func (w *wire) update(f frame) {
 
 // read waits for more input.
 func (w *wire) read() error {
+	// Unprocessed input moves to the front, to make room.
 	w.in = append(w.room[:0], w.in...)
 	if len(w.in) == len(w.room) {
 		return errors.New("a message is larger than the buffer")
@@ -125,6 +133,7 @@ func (w *wire) read() error {
 // skipped removes the rest of an HTTP/1.1 body from the input, as far as it has arrived. It returns
 // true when the whole body is removed.
 func (w *wire) skipped() bool {
+	// The rest of the body may arrive later.
 	n := min(w.skip, len(w.in))
 	w.in = w.in[n:]
 	w.skip -= n
@@ -144,6 +153,7 @@ func (w *wire) flush() error {
 // frame appends a frame to the output, without writing it.
 func (w *wire) frame(kind, flags byte, stream uint32, payload string) {
 	n := len(payload)
+	// The header of a frame: 3 bytes of length, the type, the flags and the stream.
 	w.out = append(w.out, byte(n>>16), byte(n>>8), byte(n), kind, flags)
 	w.out = binary.BigEndian.AppendUint32(w.out, stream)
 	w.out = append(w.out, payload...)
@@ -153,23 +163,28 @@ func (w *wire) frame(kind, flags byte, stream uint32, payload string) {
 // SETTINGS, PING and WINDOW_UPDATE frames itself and does not return them.
 func (w *wire) next() (f frame, ok bool) {
 	for len(w.in) >= frameHeader {
+		// The first 3 bytes are the length of the payload.
 		end := frameHeader + (int(w.in[0])<<16 | int(w.in[1])<<8 | int(w.in[2]))
 		if len(w.in) < end {
 			break
 		}
+		// The highest bit of the stream is reserved.
 		f = frame{w.in[3], w.in[4], binary.BigEndian.Uint32(w.in[5:]) &^ (1 << 31), w.in[frameHeader:end]}
 		w.in = w.in[end:]
+		// Other frames, such as acknowledgements, are ignored.
 		switch {
 		case f.kind == frameSettings && f.flags&flagAck == 0:
 			w.update(f)
 			w.frame(frameSettings, flagAck, 0, "")
 		case f.kind == framePing && f.flags&flagAck == 0:
 			w.frame(framePing, flagAck, 0, string(f.payload))
+		// Stream 0 is the connection, whose window is separate from those of the streams.
 		case f.kind == frameWindowUpdate && f.stream == 0 && len(f.payload) == 4:
 			w.window += int(binary.BigEndian.Uint32(f.payload))
 		case f.kind == frameWindowUpdate && len(f.payload) == 4:
 			w.update(f)
 		case f.kind == frameData:
+			// Streams have the maximal window, so only the connection's is refilled.
 			if w.unacked += uint32(len(f.payload)); w.unacked > credit {
 				w.frame(frameWindowUpdate, 0, 0, string(binary.BigEndian.AppendUint32(nil, w.unacked)))
 				w.unacked = 0

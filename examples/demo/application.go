@@ -71,6 +71,7 @@ func (a *application) announce(ctx context.Context, g *serve.Group, service, pod
 	if err != nil {
 		return fmt.Errorf("%s: %w", pod, err)
 	}
+	// The servers outlive ctx by drainTime, because proxies may still send requests until they know.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	a.running.Go(func() error { return g.Run(serving, grace, a.log) })
 	a.running.Go(func() error {
@@ -81,20 +82,24 @@ func (a *application) announce(ctx context.Context, g *serve.Group, service, pod
 	return a.join(service, pod, controller.Endpoint{Addr: addrPort, Labels: map[string]string{"pod": pod}})
 }
 
+// join adds the endpoint e to the service and publishes it.
 func (a *application) join(service, pod string, e controller.Endpoint) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.endpoints[service] == nil {
 		a.endpoints[service] = map[string]controller.Endpoint{}
 	}
+	// A restarted replica has another address.
 	a.endpoints[service][pod] = e
 	return a.publish()
 }
 
+// leave removes the endpoint of pod, publishes this, and waits for drainTime.
 func (a *application) leave(service, pod string) error {
 	a.mu.Lock()
 	delete(a.endpoints[service], pod)
 	err := a.publish()
+	// The lock must not be held during the wait.
 	a.mu.Unlock()
 	_ = backoff.Sleep(context.Background(), drainTime)
 	return err
@@ -102,12 +107,14 @@ func (a *application) leave(service, pod string) error {
 
 // publish sends the endpoints of all replicas to the controller. The caller must hold mu.
 func (a *application) publish() error {
+	// The configuration always contains all services, because it replaces the previous one.
 	cfg := controller.Config{Destinations: map[string]controller.Destination{}}
 	for service, pods := range a.endpoints {
 		d := controller.Destination{
 			Labels:  map[string]string{"namespace": "emojivoto", "deployment": deployment(service)},
 			Profile: profile(service),
 		}
+		// The order is fixed, so that an unchanged set of endpoints looks unchanged.
 		for _, pod := range slices.Sorted(maps.Keys(pods)) {
 			d.Endpoints = append(d.Endpoints, pods[pod])
 		}
@@ -135,6 +142,7 @@ func profile(service string) *controller.Profile {
 			{Name: "list", Match: controller.Match{Method: "GET", Path: "/api/list"}},
 		}}
 	case votingName:
+		// The first route that matches counts, so the special one comes before the general one.
 		return &controller.Profile{Routes: []controller.Route{
 			{Name: "doughnut", Match: controller.Match{Path: `/emojivoto\.v1\.VotingService/VoteDoughnut`}},
 			{Name: "vote", Match: controller.Match{Path: `/emojivoto\.v1\.VotingService/Vote.*`}},
@@ -145,7 +153,9 @@ func profile(service string) *controller.Profile {
 
 // backends starts the replicas of the emoji and voting services.
 func (a *application) backends(ctx context.Context) error {
+	// constant returns a function that always returns d, as the servers call one for each request.
 	constant := func(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
+	// The slow replica shows how the proxy's balancer avoids it.
 	for pod, latency := range map[string]time.Duration{"emoji-0": quick, "emoji-1": quick, "emoji-2": quick, "emoji-slow": slow} {
 		if err := a.replica(ctx, emojiName, pod, func(s *grpc.Server) {
 			emojivoto.NewEmojiServer(constant(latency)).Register(s)
@@ -153,6 +163,7 @@ func (a *application) backends(ctx context.Context) error {
 			return err
 		}
 	}
+	// All replicas count in the same place, so it does not matter which one gets a vote.
 	tally := emojivoto.NewTally()
 	voting := func(s *grpc.Server) { emojivoto.NewVotingServer(tally, constant(quick)).Register(s) }
 	for _, pod := range []string{"voting-0", "voting-1"} {
@@ -167,6 +178,7 @@ func (a *application) backends(ctx context.Context) error {
 // restartRepeatedly starts a replica of the voting service and stops it again, until ctx ends.
 func (a *application) restartRepeatedly(ctx context.Context, pod string, register func(*grpc.Server)) error {
 	for ctx.Err() == nil {
+		// Its end stops only this replica.
 		replicaCtx, stop := context.WithCancel(ctx)
 		err := a.replica(replicaCtx, votingName, pod, register)
 		if err == nil {
@@ -176,6 +188,7 @@ func (a *application) restartRepeatedly(ctx context.Context, pod string, registe
 		if err != nil {
 			return err
 		}
+		// The replica still drains before it is down.
 		_ = backoff.Sleep(ctx, drainTime+downTime)
 	}
 	return nil

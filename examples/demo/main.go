@@ -42,6 +42,7 @@ const (
 )
 
 func main() {
+	// The bot and the proxies end when the user interrupts.
 	ctx, stop := cli.Interrupted()
 	o, err := parse(os.Args[1:], os.Stderr)
 	if err == nil {
@@ -51,6 +52,7 @@ func main() {
 	os.Exit(cli.Status(os.Stderr, "demo", err))
 }
 
+// options holds the flags' values.
 type options struct {
 	duration time.Duration
 	output   string
@@ -60,6 +62,7 @@ type options struct {
 // The bot's rate is limited to these requests per second.
 const minRate, maxRate = 0.001, 1e6
 
+// parse returns the options in args. It writes the help to help, and returns flag.ErrHelp, if args ask for it.
 func parse(args []string, help io.Writer) (o options, err error) {
 	f := flag.NewFlagSet("demo", flag.ContinueOnError)
 	cli.Describe(f, `demo runs an emoji-voting application behind gotower's proxy, in one process and on loopback, and shows a
@@ -88,20 +91,25 @@ fails: the table shows which. After q or an interrupt, the final table is printe
 // run starts all servers and the bot, and shows the requests. It returns when ctx ends, the
 // user quits, or the duration in o is over.
 func run(ctx context.Context, o options, out *os.File) error {
+	// The log would disturb the table, so it is discarded.
 	log := slog.New(slog.DiscardHandler)
+	// The servers must outlive ctx, because the bot's last requests are still open when it ends.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	running, background := errgroup.WithContext(background)
 	d, err := start(background, running, o, log)
 	if err == nil {
+		// The visit ends with ctx, after the duration, or when a server has failed.
 		visiting, cancel := bounded(ctx, o.duration)
 		context.AfterFunc(background, cancel) // after a failure
 		err = d.show(visiting, o, out)
 		cancel()
 	}
+	// Only now do the servers end.
 	stop()
 	return errors.Join(err, running.Wait())
 }
 
+// bounded returns a context that ends after d, or only with ctx if d is 0.
 func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if d > 0 {
 		return context.WithTimeout(ctx, d)
@@ -119,6 +127,7 @@ type demo struct {
 // start starts the controller, the application and the proxies. Their goroutines belong to running,
 // and end when ctx ends.
 func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Logger) (*demo, error) {
+	// The servers start in the order in which others need their addresses.
 	ctl := controller.New(log)
 	var g serve.Group
 	ctlAddr := g.GRPC("destination", loopback, func(s *grpc.Server) { ctl.Register(s) }, ctl.Stop)
@@ -127,6 +136,7 @@ func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Lo
 	}
 	running.Go(func() error { return g.Run(ctx, grace, log) })
 
+	// Every replica is added to endpoints when it starts.
 	app := &application{
 		controller: ctl, running: running, log: log,
 		endpoints: map[string]map[string]controller.Endpoint{},
@@ -134,6 +144,7 @@ func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Lo
 	if err := app.backends(ctx); err != nil {
 		return nil, err
 	}
+	// web's proxy starts before web, which sends its calls through it.
 	webProxy, err := app.proxy(ctx, "web-0", ctlAddr, webTap)
 	if err != nil {
 		return nil, err
@@ -147,7 +158,8 @@ func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Lo
 	}
 	client := httpThrough(botProxy.Addr)
 	return &demo{
-		client:  client,
+		client: client,
+		// With the constant seed 1, each start sends the same sequence of requests.
 		bot:     emojivoto.NewBot(client, "http://"+webName, o.rate, 1),
 		proxies: []*sidecar.Proxy{botProxy, webProxy},
 	}, nil
@@ -167,6 +179,7 @@ func (d *demo) show(ctx context.Context, o options, out *os.File) error {
 		return err
 	}
 	defer closeAll()
+	// The bot ends when the table ends, and its requests complete before the taps close.
 	voting, stop := context.WithCancel(ctx)
 	voted := make(chan struct{})
 	go func() {
@@ -176,12 +189,14 @@ func (d *demo) show(ctx context.Context, o options, out *os.File) error {
 	}()
 	config := top.Config{
 		Title: "emojivoto behind gotower",
+		// proxies[1] is the proxy of the web front, which calls the voting service.
 		Note: fmt.Sprintf("The votes for one emoji fail. To find it:\n"+
 			"  go run ./examples/tapctl tap --path /emojivoto.v1.VotingService/ %s\n"+
 			"  a browser: http://%s/view/", d.proxies[1].Tap, d.proxies[1].Admin),
 		Processes: processes,
 		Request:   &tappb.TopRequest{},
 	}
+	// Live shows a table on the terminal, and Collect only collects the rows.
 	show := top.Live
 	if o.output == "json" {
 		show = func(ctx context.Context, _ *os.File, c top.Config) ([]*tappb.Row, error) { return top.Collect(ctx, c) }
@@ -189,6 +204,7 @@ func (d *demo) show(ctx context.Context, o options, out *os.File) error {
 	rows, err := show(ctx, out, config)
 	stop()
 	<-voted
+	// An error comes first, because the rows are incomplete then.
 	switch {
 	case err != nil:
 		return err
@@ -209,6 +225,7 @@ func (d *demo) taps() (all []tap.Process, closeAll func(), err error) {
 	for _, p := range d.proxies {
 		conn, err := grpc.NewClient("passthrough:///"+p.Tap, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
+			// The caller gets no closeAll to call.
 			closeAll()
 			return nil, nil, fmt.Errorf("tap %s: %w", p.Tap, err)
 		}

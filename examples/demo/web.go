@@ -17,6 +17,7 @@ import (
 
 // proxy starts pod's proxy. Its tap listens on tapAddr, or on a free port if tapAddr is in use.
 func (a *application) proxy(ctx context.Context, pod, controllerAddr, tapAddr string) (*sidecar.Proxy, error) {
+	// The keys are names of settings without their prefix, which are environment variables otherwise.
 	vars := map[string]string{
 		"DESTINATION_SVC_ADDR":            controllerAddr,
 		"DESTINATION_PROFILE_SUFFIXES":    ".",
@@ -28,6 +29,7 @@ func (a *application) proxy(ctx context.Context, pod, controllerAddr, tapAddr st
 		"SHUTDOWN_GRACE_PERIOD":           fmt.Sprintf("%dms", grace.Milliseconds()),
 		"OUTBOUND_DISCOVERY_IDLE_TIMEOUT": "1m",
 	}
+	// The proxy reads its settings from vars, instead of the environment.
 	s, err := settings.Read(func(name string) (value string, ok bool) {
 		value, ok = vars[strings.TrimPrefix(name, settings.Prefix)]
 		return value, ok
@@ -55,6 +57,7 @@ func (a *application) web(ctx context.Context, proxy string) error {
 		emoji.Close()
 		return err
 	}
+	// The server uses the connections until ctx ends.
 	context.AfterFunc(ctx, func() {
 		emoji.Close()
 		voting.Close()
@@ -64,8 +67,10 @@ func (a *application) web(ctx context.Context, proxy string) error {
 	return a.announce(ctx, &g, webName, "web-0", addr)
 }
 
+// grpcThrough returns a connection to the proxy, for calls to the service name.
 func grpcThrough(proxy, name string) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+proxy,
+		// The proxy finds the service by the authority.
 		grpc.WithAuthority(name), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("web: %s: %w", name, err)

@@ -29,8 +29,10 @@ type kubernetes struct {
 	lease      string
 }
 
+// flags defines the flags in f. Their defaults are those of package kube.
 func (k *kubernetes) flags(f *flag.FlagSet) {
 	k.settings = kube.DefaultSettings()
+	// Most flags store their values in the settings directly. The others need to be parsed first.
 	s := &k.settings
 	f.BoolVar(&k.on, "kubernetes", false, "read the objects of a Kubernetes cluster instead of a file")
 	f.StringVar(&k.kubeconfig, "kubeconfig", "",
@@ -58,6 +60,7 @@ func (k *kubernetes) flags(f *flag.FlagSet) {
 // existing objects have been read, because clients would have to wait until then anyway.
 func (k *kubernetes) serve(ctx context.Context, c *controller.Controller, listen string, log *slog.Logger, stdout io.Writer) error {
 	k.settings.DefaultInbound = controller.AccessPolicy(k.inbound)
+	// An empty flag splits into one empty text, which means the default.
 	for text := range strings.SplitSeq(k.networks, ",") {
 		if text == "" {
 			continue
@@ -83,9 +86,12 @@ func (k *kubernetes) serve(ctx context.Context, c *controller.Controller, listen
 	if err != nil {
 		return err
 	}
+	// ready is closed when all existing objects have been read.
 	ready := make(chan struct{})
+	// If one goroutine fails, ctx ends the other.
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
+		// The name of the pod alone would not differ between two processes on one machine.
 		lease := kube.Lease{Namespace: k.settings.ControlPlane, Name: k.lease, Identity: fmt.Sprintf("%s-%d", host, os.Getpid())}
 		return w.Run(ctx, lease, func() { close(ready) })
 	})
@@ -93,7 +99,7 @@ func (k *kubernetes) serve(ctx context.Context, c *controller.Controller, listen
 		select {
 		case <-ready:
 		case <-ctx.Done():
-			return nil
+			return nil // the group reports the error of Run
 		}
 		lis, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
 		if err != nil {

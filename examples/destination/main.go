@@ -24,6 +24,7 @@ import (
 func main() {
 	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	// os.Exit skips deferred calls, so stop is called before.
 	stop()
 	os.Exit(cli.Status(os.Stderr, "destination", err))
 }
@@ -41,6 +42,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch err := cli.Parse(flags, args, stderr); {
 	case err != nil:
 		return err
+	// Exactly one of the two sources must be chosen.
 	case (*config == "") != cluster.on:
 		return cli.Misuse(errors.New("either -config or -kubernetes is required"))
 	}
@@ -67,6 +69,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	fmt.Fprintf(stdout, "serving %d destinations of %s on %s\n", len(cfg.Destinations), *config, lis.Addr())
 
+	// If serving fails, ctx ends the watch, and the other way round.
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		watch(ctx)

@@ -34,6 +34,7 @@ func newAccessLog(c config.AccessLog, stdout io.Writer, log *slog.Logger) (*acce
 		return nil, err
 	}
 	l.output = output
+	// Requests do not wait for the log. If it cannot keep up, lines are dropped.
 	l.lines = httplayer.NewLogWriter(output, func(dropped int, err error) { logwriter.Report(log, "access", dropped, err) })
 	return l, nil
 }
@@ -47,6 +48,7 @@ func (l *accessLog) open(c config.AccessLog) (io.Writer, error) {
 		return l.stdout, nil
 	}
 	access := os.O_WRONLY
+	// Without this file, for example before the first start, a regular file is created.
 	if info, err := os.Stat(c.Path); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
 		access = os.O_RDWR // with O_WRONLY, opening a named pipe would wait for a reader
 	}
@@ -57,6 +59,7 @@ func (l *accessLog) open(c config.AccessLog) (io.Writer, error) {
 func (l *accessLog) use(output io.Writer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Switch first, so that no line is written to a closed file.
 	l.lines.SetOutput(output)
 	l.close(l.output)
 	l.output = output

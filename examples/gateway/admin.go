@@ -34,16 +34,19 @@ func newAdmin(g *gateway, hosts []string, loaded func() bool) *adminPage {
 		Registry: g.tap, Title: "gateway", Hosts: hosts, Totals: tap.Inbound, Describe: func() layer.Node { return g.describe() },
 	})}
 	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	// Paths that are not registered below belong to the page, which checks the host itself.
 	a.Handle("GET /", a.page)
 	a.Handle("GET /metrics", ownHost(hosts, promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{})))
 	a.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	a.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		// The order matters: a draining gateway must not get more traffic, even if it is healthy.
 		switch {
 		case a.draining.Load():
 			http.Error(w, "draining", http.StatusServiceUnavailable)
 		case !loaded():
 			http.Error(w, "loading", http.StatusServiceUnavailable)
 		default:
+			// current is not nil once the configuration is loaded.
 			writeHealth(w, g.current.Load().services)
 		}
 	})
@@ -65,6 +68,7 @@ func (a *adminPage) addProfiles(hosts []string) {
 // use any name.
 func ownHost(hosts []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// addr stays zero without a local address, and the host is then not checked.
 		var addr netip.AddrPort
 		if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 			addr, _ = netip.ParseAddrPort(local.String())

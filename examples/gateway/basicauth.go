@@ -21,16 +21,19 @@ func basicAuth(b *config.BasicAuth) httplayer.Layer {
 	}
 	passwords := &passwords{hashes: b.Hashes(), digests: make(map[[sha256.Size]byte]struct{})}
 	_, _ = rand.Read(passwords.salt[:]) // never fails
+	// Any hash will do. They all take about the same time to compare.
 	for _, hash := range passwords.hashes {
 		passwords.decoy = hash
 	}
+	// All rejected requests share the header.
 	challenge := http.Header{"Www-Authenticate": {`Basic realm="` + b.Realm + `", charset="UTF-8"`}}
 	return func(next httplayer.Service) httplayer.Service {
 		return &basicAuthService{Service: next, passwords: passwords, challenge: challenge, header: string(b.ForwardUsernameHeader)}
 	}
 }
 
-// basicAuthService is the service of [basicAuth].
+// basicAuthService passes on requests with the name and password of a user. It is what [basicAuth] adds to a
+// service.
 type basicAuthService struct {
 	httplayer.Service
 
@@ -41,6 +44,7 @@ type basicAuthService struct {
 
 // Call sends req with the user's name in the configured header field, or fails with status 401.
 func (s *basicAuthService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	// ok is also false for a header that is not valid.
 	name, password, ok := req.BasicAuth()
 	if !ok || !s.passwords.match(name, password) {
 		reason := "basicAuth: no password"
@@ -50,6 +54,7 @@ func (s *basicAuthService) Call(ctx context.Context, req *http.Request) (*http.R
 		return nil, &httplayer.StatusError{Code: http.StatusUnauthorized, Reason: reason, Header: s.challenge}
 	}
 	if s.header != "" {
+		// EditRequest replaces a field that the client may have forged.
 		req = httplayer.HTTP{}.EditRequest(req, layer.HeaderMutation{Set: []layer.HeaderField{{Name: s.header, Value: name}}})
 	}
 	return s.Service.Call(ctx, req)
@@ -74,6 +79,7 @@ type passwords struct {
 // match reports whether password is that of the user name.
 func (p *passwords) match(name, password string) bool {
 	text := append(make([]byte, 0, 128), p.salt[:]...)
+	// The zero byte separates the name from the password.
 	text = append(append(append(text, name...), 0), password...)
 	digest := sha256.Sum256(text)
 	p.mu.RLock()
@@ -87,6 +93,7 @@ func (p *passwords) match(name, password string) bool {
 	if !exists {
 		hash = p.decoy
 	}
+	// The name must exist, even if the password is that of the decoy.
 	if bcrypt.CompareHashAndPassword(hash, []byte(password)) != nil || !exists {
 		return false
 	}

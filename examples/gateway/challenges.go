@@ -22,6 +22,7 @@ type challenges struct {
 // use makes c answer challenges with managers, for their listeners' domains.
 func (c *challenges) use(managers map[*autocert.Manager]*config.ACME) {
 	services := make(map[string]httplayer.Service)
+	// A manager answers challenges for all of its domains.
 	for manager, a := range managers {
 		service := httplayer.FromHandler(manager.HTTPHandler(http.NotFoundHandler()))
 		for _, domain := range a.Domains {
@@ -37,7 +38,8 @@ func (c *challenges) layer() httplayer.Layer {
 	return func(next httplayer.Service) httplayer.Service { return &challengeService{next, c} }
 }
 
-// challengeService is the service of [challenges.layer].
+// challengeService answers the requests with which an ACME server verifies that this gateway controls a domain.
+// All other requests go to the inner service.
 type challengeService struct {
 	httplayer.Service
 
@@ -50,6 +52,7 @@ func (s *challengeService) Call(ctx context.Context, req *http.Request) (*http.R
 	if services == nil || len(*services) == 0 || !strings.HasPrefix(req.URL.Path, "/.well-known/acme-challenge/") {
 		return s.Service.Call(ctx, req)
 	}
+	// The manager compares the host without regard to a port, and in lower case.
 	question := *req
 	question.Host = strings.ToLower(hostname(req))
 	manager := (*services)[question.Host]
@@ -57,9 +60,11 @@ func (s *challengeService) Call(ctx context.Context, req *http.Request) (*http.R
 		return s.Service.Call(ctx, req)
 	}
 	rsp, err := manager.Call(ctx, &question)
+	// Another status means that the manager does not know the challenge.
 	if err != nil || rsp.StatusCode == http.StatusOK {
 		return rsp, err
 	}
+	// The manager's answer is not needed. Another program may know the challenge.
 	httplayer.HTTP{}.Drain(rsp)
 	return s.Service.Call(ctx, req)
 }

@@ -63,6 +63,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		name = args[0]
 		args = args[1:]
 	}
+	// Flags in place of a command are common, so they work too.
 	switch name {
 	case "-h", "-help", "--help":
 		name = "help"
@@ -81,6 +82,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return all[i].run(ctx, line)
 }
 
+// namesOf returns the commands' names in order.
 func namesOf(commands []command) []string {
 	names := make([]string, 0, len(commands))
 	for _, c := range commands {
@@ -93,6 +95,7 @@ func namesOf(commands []command) []string {
 // arguments, which package flag does not support by itself.
 func (l *commandLine) parse(c command, args []string) error {
 	flags := c.flags(l)
+	// Package flag stops at the first argument. Take it, and parse flags again after it.
 	for rest := args; ; rest = flags.Args()[1:] {
 		if err := cli.ParseFlags(flags, rest, l.stdout); err != nil {
 			return err
@@ -103,12 +106,14 @@ func (l *commandLine) parse(c command, args []string) error {
 		l.args = append(l.args, flags.Arg(0))
 	}
 	params := strings.Fields(c.args)
+	// An argument in brackets may be missing.
 	if len(l.args) == len(params) || len(l.args) == 0 && strings.HasPrefix(c.args, "[") {
 		return nil
 	}
 	return cli.Misuse(fmt.Errorf("%d arguments: want %s", len(l.args), strings.TrimSpace("gateway "+c.name+" "+c.args)))
 }
 
+// flags returns the flags of c, which store their values in l.
 func (c command) flags(l *commandLine) *flag.FlagSet {
 	f := flag.NewFlagSet("gateway "+c.name, flag.ContinueOnError)
 	if c.opts != nil {
@@ -118,7 +123,9 @@ func (c command) flags(l *commandLine) *flag.FlagSet {
 	return f
 }
 
+// logFlags registers the flags of the log in f.
 func logFlags(f *flag.FlagSet, l *commandLine) {
+	// UnmarshalText also accepts forms such as info+2, which are too much for a flag.
 	f.Func("log-level", "the lowest `level` of the log: debug, info, warn or error (default info)", func(text string) error {
 		if !slices.Contains([]string{"debug", "info", "warn", "error"}, text) {
 			return errors.New("want debug, info, warn or error")
@@ -143,12 +150,14 @@ func (l *commandLine) logHandler(w io.Writer) slog.Handler {
 	return slog.NewTextHandler(w, opts)
 }
 
+// requestFlags registers the flags that describe a request.
 func requestFlags(f *flag.FlagSet, l *commandLine) {
 	f.Func("client", "the IP `address` of the client", func(text string) error {
 		address, err := netip.ParseAddr(text)
 		if err != nil {
 			return errors.New("want an IP address")
 		}
+		// RemoteAddr has a port, which does not matter for a rule.
 		l.client = netip.AddrPortFrom(address, 0).String()
 		return nil
 	})
@@ -162,6 +171,7 @@ func requestFlags(f *flag.FlagSet, l *commandLine) {
 	})
 }
 
+// checkFile checks the configuration file and prints warnings about what probably is a mistake.
 func checkFile(_ context.Context, l *commandLine) error {
 	warnings, err := config.Check(l.args[0])
 	if err != nil {
@@ -174,6 +184,7 @@ func checkFile(_ context.Context, l *commandLine) error {
 	return nil
 }
 
+// printConfig prints the configuration as the gateway sees it.
 func printConfig(_ context.Context, l *commandLine) error {
 	c, err := config.Load(l.args[0])
 	if err != nil {
@@ -198,6 +209,7 @@ func checkHealth(ctx context.Context, l *commandLine) error {
 		address = string(c.Admin.Address)
 	}
 	host, port, _ := net.SplitHostPort(address) // was checked with the file
+	// The gateway listens on all addresses, of which localhost is one.
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
@@ -208,12 +220,14 @@ func checkHealth(ctx context.Context, l *commandLine) error {
 	if err != nil {
 		return err
 	}
+	// The command ends after one request.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	rsp, err := client.Do(req)
 	if err != nil {
 		return err
 	}
 	defer rsp.Body.Close()
+	// The text explains why the gateway is not ready. A limit protects against another server at the address.
 	text, err := io.ReadAll(io.LimitReader(rsp.Body, 4096))
 	if err == nil && rsp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: status %d: %s", req.URL, rsp.StatusCode, strings.TrimSpace(string(text)))
@@ -221,6 +235,7 @@ func checkHealth(ctx context.Context, l *commandLine) error {
 	return err
 }
 
+// printVersion prints the version and the commit from which the program was built.
 func printVersion(_ context.Context, l *commandLine) error {
 	number := "unknown"
 	commit := ""
@@ -228,6 +243,7 @@ func printVersion(_ context.Context, l *commandLine) error {
 		number = info.Main.Version
 		for _, s := range info.Settings {
 			switch {
+			// The go command stores the revision before the mark of local changes.
 			case s.Key == "vcs.revision":
 				commit = " " + s.Value
 			case s.Key == "vcs.modified" && s.Value == "true":
@@ -250,6 +266,7 @@ func printCompletion(_ context.Context, l *commandLine) error {
 	}
 	var options []string
 	all := commands()
+	// Completion offers the flags of all commands, because the shell does not know which ones apply.
 	for _, c := range all {
 		c.flags(&commandLine{}).VisitAll(func(f *flag.Flag) { options = append(options, "-"+f.Name) })
 	}
@@ -276,6 +293,7 @@ var completeFile string
 // printHelp prints the list of commands, or with the topic "file" a configuration with every field.
 func printHelp(_ context.Context, l *commandLine) error {
 	switch {
+	// Without a topic, print the commands.
 	case len(l.args) == 0:
 	case l.args[0] == "file":
 		_, err := io.WriteString(l.stdout, completeFile)

@@ -52,8 +52,10 @@ func newConnections(r prometheus.Registerer) connections {
 // count counts x after it has ended. If its route is no longer configured, the route's series
 // have been deleted, and x is counted under [removedRoute].
 func (c connections) count(x *tcpConnection, current *generation) {
+	// A rejected connection has no route.
 	route := ""
 	if x.decision.route != nil {
+		// removedRoute keeps the number of series limited, whatever routes existed before.
 		route = removedRoute
 		if slices.ContainsFunc(current.TCPRoutes, func(r config.TCPRoute) bool { return r.Name == x.decision.route.Name }) {
 			route = string(x.decision.route.Name)
@@ -87,6 +89,7 @@ func (l *accessLog) connection(x *tcpConnection) {
 		"timestamp": x.began.UTC().Format(time.RFC3339Nano), "client.addr": x.peer, "client.ip": x.client, "version": "TCP",
 		"request_bytes": x.bytes.Sent, "response_bytes": x.bytes.Received, "total_ns": time.Since(x.began).Nanoseconds(),
 	}
+	// Empty texts are left out of the line.
 	texts := map[string]string{"host": x.serverName, "route": x.facts.Route, "upstream": x.facts.Target}
 	if x.facts.Endpoint.IsValid() {
 		texts["endpoint"] = x.facts.Endpoint.String()
@@ -99,6 +102,7 @@ func (l *accessLog) connection(x *tcpConnection) {
 			line[name] = value
 		}
 	}
+	// The configured fields are a selection. Without any, the line has all of them.
 	for name := range line {
 		if len(l.fields) > 0 && !slices.Contains(l.fields, name) {
 			delete(line, name)

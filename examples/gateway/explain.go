@@ -34,6 +34,7 @@ func explain(ctx context.Context, line *commandLine) error {
 	}
 	if c.Kubernetes != nil {
 		if c, err = withCluster(ctx, c); err != nil {
+			// The cluster's routes are part of the configuration.
 			return err
 		}
 	}
@@ -45,6 +46,7 @@ func explain(ctx context.Context, line *commandLine) error {
 	if len(listeners) == 0 {
 		return fmt.Errorf("no listener serves %s", u.Scheme)
 	}
+	// In HTTP, the Host is no header in Go's requests.
 	u.Host = cmp.Or(header.Get("Host"), u.Host)
 	header.Del("Host")
 	req := &http.Request{
@@ -52,9 +54,11 @@ func explain(ctx context.Context, line *commandLine) error {
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 	}
 	anyRoute := false
+	// The first listener need not be the one that the client reaches, so explain all that match.
 	for _, l := range listeners {
 		fmt.Fprintf(stdout, "listener %s:\n", l.Name)
 		ctx := context.WithValue(ctx, listenerKey{}, string(l.Name))
+		// Each listener may change the path in its own way.
 		normal := req.WithContext(ctx)
 		if l.Path.Normalize {
 			path, err := l.Path.Policy().Normalize(httplayer.HTTP{}.Path(req))
@@ -80,6 +84,7 @@ func explain(ctx context.Context, line *commandLine) error {
 // returns all listeners with the scheme, because a load balancer in front of the gateway may use
 // another port.
 func listenersOf(c *config.Config, u *url.URL) (all []*config.Listener) {
+	// Compare by port, because the address is usually that of all interfaces.
 	port := ":" + cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	samePort := false
 	for i := range c.Listeners {
@@ -88,6 +93,7 @@ func listenersOf(c *config.Config, u *url.URL) (all []*config.Listener) {
 		if !strings.EqualFold(l.Protocol, u.Scheme) || samePort && !portMatches {
 			continue
 		}
+		// The first match by port replaces those that only match by scheme.
 		if portMatches && !samePort {
 			samePort = true
 			all = nil
@@ -103,6 +109,7 @@ func withCluster(ctx context.Context, c *config.Config) (*config.Config, error) 
 	if err != nil {
 		return nil, err
 	}
+	// Reading a large cluster takes time, but a wrong address must not hang forever.
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	cluster, err := w.Read(ctx)
@@ -119,6 +126,7 @@ func explainOne(ctx context.Context, c *config.Config, req *http.Request, stdout
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	routeName := ""
+	// record stands for the layers of a route. It remembers the route and sends nothing.
 	record := func(def profiles.Route, _ httplayer.Service) httplayer.Service {
 		return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
 			routeName = def.Name
@@ -127,17 +135,22 @@ func explainOne(ctx context.Context, c *config.Config, req *http.Request, stdout
 	}
 	var source profiles.Static
 	source.Set(target, c.Profile())
+	// nothing stands for a service. It ends the request without sending it.
 	nothing := func(string) httplayer.Service {
 		return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
 			return nil, errExplained
 		})
 	}
+	// The profile is already set, so the long wait never happens.
 	router := profiles.New(ctx, profiles.Config{Target: target, Source: &source, InitialWait: 1 << 62}, accessor{}, nothing,
 		profiles.WithPerRoute(record))
+	// The router adds the reasons for its decision to explanation.
 	ctx, explanation := layer.Explain(ctx)
+	// Every way through the router ends with this error.
 	if _, err := router.Call(ctx, req); !errors.Is(err, errExplained) {
 		return false, err
 	}
+	// Without a route, record has not been called.
 	if routeName == "" {
 		fmt.Fprintln(stdout, "  route    none: status 404")
 	}
@@ -152,9 +165,11 @@ func explainOne(ctx context.Context, c *config.Config, req *http.Request, stdout
 			}
 		}
 	}
+	// The router knows the listener by a header's name.
 	reasons := strings.NewReplacer(fmt.Sprintf("header %q", config.ListenerHeader), "listener", "\n", "\n           ")
 	fmt.Fprintf(stdout, "  because  %s\n", reasons.Replace(strings.TrimSpace(explanation.String())))
 	return routeName != "", nil
 }
 
+// errExplained ends a request that was sent only to find its route.
 var errExplained = errors.New("the request is only explained")

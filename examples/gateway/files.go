@@ -23,6 +23,7 @@ func staticFiles(f *config.StaticFiles) httplayer.Service {
 			return nil, &httplayer.StatusError{Code: http.StatusMethodNotAllowed, Header: http.Header{"Allow": {"GET, HEAD"}}}
 		}
 		rsp, err := files.Call(ctx, req)
+		// FileServer's own page does not look like the gateway's other errors.
 		if err == nil && rsp.StatusCode == http.StatusNotFound {
 			httplayer.HTTP{}.Drain(rsp)
 			return nil, &httplayer.StatusError{Code: http.StatusNotFound, Reason: "no file", Detail: "no file has this path"}
@@ -39,6 +40,7 @@ type site struct {
 	fallback string
 }
 
+// Open returns the file with this path, or the fallback. It implements [http.FileSystem].
 func (s site) Open(name string) (http.File, error) {
 	file, err := s.open(name)
 	if errors.Is(err, fs.ErrNotExist) && s.fallback != "" {
@@ -47,7 +49,9 @@ func (s site) Open(name string) (http.File, error) {
 	return file, err
 }
 
+// open returns the file with this path, without the fallback.
 func (s site) open(name string) (http.File, error) {
+	// Hidden names may occur at any level.
 	for segment := range strings.SplitSeq(name, "/") {
 		if strings.HasPrefix(segment, ".") && segment != ".well-known" {
 			return nil, fs.ErrNotExist
@@ -59,6 +63,7 @@ func (s site) open(name string) (http.File, error) {
 	}
 	info, err := file.Stat()
 	if err == nil && info.IsDir() {
+		// FileServer lists a folder without this file, so pretend that the folder does not exist.
 		index, missing := s.Dir.Open(path.Join(name, "index.html"))
 		if missing == nil {
 			_ = index.Close()

@@ -22,6 +22,7 @@ func cors(c *config.CORS) httplayer.Layer {
 	if c == nil {
 		return nil
 	}
+	// These methods need no preflight, so they are always allowed.
 	methods := []string{"GET", "HEAD", "POST"}
 	if len(c.AllowMethods) > 0 {
 		methods = texts(c.AllowMethods)
@@ -51,6 +52,7 @@ func (s *corsService) Call(ctx context.Context, req *http.Request) (*http.Respon
 		return s.preflight(req, origin), nil
 	}
 	rsp, err := s.Service.Call(ctx, req)
+	// The error page needs the headers too. Otherwise, a page cannot read the status.
 	if err != nil {
 		return nil, &corsError{err, s, origin}
 	}
@@ -80,6 +82,7 @@ func errorPages(pages []config.ErrorPage) httplayer.ErrorHandler {
 			byCode[int(code)] = &pages[i]
 		}
 	}
+	// The handler runs for each error response of the listener.
 	return func(w http.ResponseWriter, r *http.Request, err error) {
 		if e, ok := errors.AsType[*corsError](err); ok {
 			e.cors.allow(w.Header(), e.origin)
@@ -98,6 +101,7 @@ func errorPages(pages []config.ErrorPage) httplayer.ErrorHandler {
 // does not allow origin.
 func (s *corsService) preflight(req *http.Request, origin string) *http.Response {
 	rsp := httplayer.HTTP{}.NewResponse(req, layer.DirectResponse{Status: http.StatusNoContent})
+	// Without these headers, the browser does not send the request itself.
 	if s.allow(rsp.Header, origin) {
 		rsp.Header.Set("Access-Control-Allow-Methods", allowed(s.methods, req.Header.Get("Access-Control-Request-Method")))
 		rsp.Header.Set("Access-Control-Max-Age", s.maxAge)
@@ -123,6 +127,7 @@ func (s *corsService) allow(h http.Header, origin string) bool {
 	if s.any {
 		origin = "*"
 	} else {
+		// The response depends on the origin, so a cache must not reuse it for another one.
 		h.Add("Vary", "Origin")
 		if !slices.ContainsFunc(s.AllowOrigins, func(o config.Origin) bool { return o.Matches(origin) }) {
 			return false
@@ -177,7 +182,9 @@ func (s *authService) Call(ctx context.Context, req *http.Request) (*http.Respon
 	case answer.StatusCode/100 != 2:
 		return answer, nil
 	}
+	// Only the answer's header matters.
 	httplayer.HTTP{}.Drain(answer)
+	// The client must not set fields that only the authorizer may set.
 	allowed := httplayer.HTTP{}.EditRequest(req, layer.HeaderMutation{Remove: texts(s.AllowedResponseHeaders)})
 	for _, name := range s.AllowedResponseHeaders {
 		for _, value := range answer.Header.Values(string(name)) {
@@ -195,6 +202,7 @@ func (s *authService) question(ctx context.Context, req *http.Request) (*http.Re
 	if err != nil {
 		return nil, &httplayer.StatusError{Code: http.StatusBadRequest, Reason: err.Error()}
 	}
+	// Only configured fields leave the gateway.
 	for _, name := range s.AllowedRequestHeaders {
 		for _, value := range req.Header.Values(string(name)) {
 			q.Header.Add(string(name), value)

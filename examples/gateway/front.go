@@ -21,10 +21,12 @@ func (g *gateway) front(c *config.Listener) []httplayer.ServerOption {
 	refused := watched.Service(refusedService{})
 	return []httplayer.ServerOption{
 		httplayer.WithObserver(watched.Layer()),
+		// The server reports a refused request after it has responded. The tap sees it as if it had been sent.
 		httplayer.WithOnResponse(func(x *httplayer.Report) {
 			if !x.Refused || !g.tap.Watched() {
 				return
 			}
+			// The refused request runs through the layers of the tap, so that it is shown with its status.
 			rsp, err := refused.Call(context.WithValue(x.Request.Context(), refusedKey{}, x), x.Request)
 			if err == nil {
 				_ = rsp.Body.Close()
@@ -41,6 +43,7 @@ type refusedService struct{}
 
 func (refusedService) Ready(context.Context) error { return nil }
 
+// Call returns a response with the status that the server has sent, and explains why it refused the request.
 func (refusedService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	x, _ := ctx.Value(refusedKey{}).(*httplayer.Report)
 	layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{Name: "refused", State: layer.State{{Key: "err", Value: x.Err.Error()}}})

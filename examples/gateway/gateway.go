@@ -73,22 +73,27 @@ const target = "gateway:1"
 // work stops when ctx ends.
 func newGateway(ctx context.Context, c *config.Config, source profiles.Source, log *slog.Logger) (*gateway, error) {
 	g := &gateway{log: log, tap: tap.NewRegistry(), registry: &registry{Registry: prometheus.NewRegistry()}}
+	// All of these register their metrics in g.registry.
 	g.responses = newResponses(g.registry, log)
 	g.state = newState(g.registry, g.current.Load)
 	g.limits = newLimits(g.registry, g.log)
 	g.ended = newConnections(g.registry)
 	g.metrics = promtower.New(g.registry)
 	g.tracing = newTracing(c.Tracing, g.registry, log)
+	// A service closes a minute after its last request, once no generation pins it any more.
 	g.services = layer.NewCache(ctx, g.newService, layer.CachePolicy{IdleTimeout: time.Minute}, layer.WithCompletion(httplayer.Completion))
 	g.tcp = layer.NewCache(ctx, g.newTCPService, layer.CachePolicy{IdleTimeout: time.Minute}, layer.WithCompletion(tcplayer.UntilClosed))
+	// Tests and other programs may provide the routes from elsewhere.
 	if source == nil {
 		g.static = new(profiles.Static)
 		source = g.static
 	}
+	// load compares with the current generation, so there must be one from the beginning.
 	g.current.Store(&generation{Config: &config.Config{}, release: func() {}})
 	if err := g.load(ctx, c); err != nil {
 		return nil, err
 	}
+	// For each profile, the router calls newRoute and newBackend to make the services of its routes.
 	g.router = profiles.New(ctx, profiles.Config{
 		Target: target, Source: source,
 		InitialWait:  time.Minute, // the profile of the configuration is there already
@@ -111,6 +116,7 @@ func (g *gateway) service(c *config.Listener) httplayer.Service {
 	if z := c.Compression; z != nil {
 		compress = httplayer.Compress(httplayer.CompressPolicy{MinBytes: z.MinBytes, ContentTypes: z.ContentTypes})
 	}
+	// ACME servers connect without TLS.
 	var acmeLayer httplayer.Layer
 	if c.TLS == nil {
 		acmeLayer = g.acme.layer()
@@ -134,6 +140,7 @@ func withClient(st httplayer.Stack, c *config.Listener) httplayer.Stack {
 		trusted = append(trusted, p.Prefix)
 	}
 	var certificate httplayer.Layer // With ignores nil
+	// Without client validation, there is no verified certificate to forward.
 	if c.TLS != nil && c.TLS.ClientValidation != nil {
 		switch c.TLS.ClientValidation.ForwardCertificate {
 		case "Certificate":
@@ -155,6 +162,7 @@ func clientScheme(req *http.Request) *http.Request {
 	if scheme == req.URL.Scheme || scheme != "http" && scheme != "https" {
 		return req
 	}
+	// Copy the request and its URL, because the caller still owns them.
 	copied := *req
 	u := *req.URL
 	u.Scheme = scheme
@@ -167,6 +175,7 @@ func clientScheme(req *http.Request) *http.Request {
 func (g *gateway) load(ctx context.Context, c *config.Config) error {
 	g.loading.Lock()
 	defer g.loading.Unlock()
+	// Services and routes that did not change are taken over, with their connections and state.
 	previous := g.current.Load()
 	next := &generation{
 		Config: c, profile: c.Profile(),
@@ -174,6 +183,7 @@ func (g *gateway) load(ctx context.Context, c *config.Config) error {
 	}
 	for i := range c.Services {
 		s := &c.Services[i]
+		// keeps accepts a nil old, for a service that is new.
 		if old := previous.services[s.Name]; old.keeps(s) {
 			next.services[s.Name] = old
 		} else {
@@ -200,13 +210,16 @@ func (g *gateway) load(ctx context.Context, c *config.Config) error {
 			return err
 		}
 	}
+	// From here on, nothing can fail, so services that stay get their new settings.
 	for i := range c.Services {
 		next.services[c.Services[i].Name].update(&c.Services[i])
 	}
+	// Services of the new generation must be current before the profile refers to them.
 	g.current.Store(next)
 	if g.static != nil {
 		g.static.Set(target, next.profile)
 	}
+	// The previous generation's services close, unless the new one has pinned them.
 	previous.release()
 	return nil
 }
@@ -218,6 +231,7 @@ func (g *gateway) pin(ctx context.Context, c *config.Config, name config.Name, s
 			return err
 		}
 	}
+	// A service that only TCP routes use needs no HTTP side.
 	if c.OnlyTCP(name) {
 		return nil
 	}
@@ -237,6 +251,7 @@ func (g *gateway) named(authority string) httplayer.Service {
 		return noRoute()
 	}
 	name := config.Name(authority)
+	// Look up the service for each request, because a new generation may replace it.
 	return layer.Func[*http.Request, *http.Response](func(ctx context.Context, req *http.Request) (*http.Response, error) {
 		s := g.current.Load().services[name]
 		if s == nil {
@@ -258,6 +273,7 @@ type accessor struct{ httplayer.HTTP }
 // past the listener's trusted proxies. The port is then 0, because the layer does not know it. Without
 // such a layer, Source returns the address of the connection's peer.
 func (a accessor) Source(r *http.Request) netip.AddrPort {
+	// A valid address comes from a layer that has looked past trusted proxies.
 	if client := httplayer.ClientFromContext(r.Context()); client.IsValid() {
 		return netip.AddrPortFrom(client, 0)
 	}
@@ -274,6 +290,7 @@ func (h *requestHeader) header() layer.Header {
 	return httplayer.HTTP{}.RequestHeader((*http.Request)(h))
 }
 
+// Get returns the header field's value. config.ListenerHeader is not a real field, but the name of the listener.
 func (h *requestHeader) Get(name string) string {
 	if name == config.ListenerHeader {
 		listener, _ := (*http.Request)(h).Context().Value(listenerKey{}).(string)
@@ -282,6 +299,7 @@ func (h *requestHeader) Get(name string) string {
 	return h.header().Get(name)
 }
 
+// Values returns all values of the header field. See Get for the name of the listener.
 func (h *requestHeader) Values(name string) []string {
 	if name == config.ListenerHeader {
 		return []string{h.Get(name)}

@@ -39,7 +39,7 @@ type serviceHealth struct {
 	last        summary
 }
 
-// summary is a service's health.
+// summary is a service's health: how many of its endpoints are healthy, and how many there are.
 type summary struct {
 	healthy, all int
 	unresolved   bool // the resolver fails, or knows no endpoints
@@ -48,6 +48,7 @@ type summary struct {
 // isFull reports whether all endpoints are healthy, and there is at least one.
 func (s summary) isFull() bool { return s.healthy == s.all && s.all > 0 && !s.unresolved }
 
+// newHealth returns the health of the service name, about whose endpoints nothing is known yet.
 func newHealth(name string, log *slog.Logger) *serviceHealth {
 	return &serviceHealth{name: name, log: log, down: make(map[resolve.ID]error), unhealthy: make(map[resolve.ID]error)}
 }
@@ -59,6 +60,7 @@ func (h *serviceHealth) follow(endpoints func() []balance.EndpointState) {
 
 // event receives events from the balancer.
 func (h *serviceHealth) event(e balance.Event) {
+	// f runs under the lock, and change then logs the health if it differs.
 	h.change(func() {
 		switch e.Kind {
 		case balance.EndpointDown, balance.EndpointEjected:
@@ -89,6 +91,7 @@ func (h *serviceHealth) watch(r resolve.Resolver) resolve.Resolver {
 	return resolve.Func(func(ctx context.Context, name string) iter.Seq2[resolve.Update, error] {
 		return func(yield func(resolve.Update, error) bool) {
 			for update, err := range r.Resolve(ctx, name) {
+				// When ctx ends, the error is only the end of the watch.
 				if ctx.Err() == nil {
 					h.change(func() { h.resolver = err })
 				}
@@ -109,6 +112,7 @@ func (h *serviceHealth) change(f func()) {
 	if now == h.last {
 		return
 	}
+	// The first summary is not logged if everything is healthy.
 	switch {
 	case !now.isFull():
 		h.log.Warn("the service has unhealthy endpoints", "service", h.name, "health", now.String(), "err", reason)
@@ -123,6 +127,7 @@ func (s summary) String() string { return fmt.Sprintf("%d of %d healthy", s.heal
 
 // summary returns the health, and a reason if it is not full. The caller must hold mu.
 func (h *serviceHealth) summary() (s summary, reason error) {
+	// Before follow, nothing is known.
 	if h.endpoints == nil {
 		return s, nil
 	}
@@ -131,6 +136,7 @@ func (h *serviceHealth) summary() (s summary, reason error) {
 	for _, e := range h.endpoints() {
 		listed[e.ID] = true
 		s.all++
+		// Both maps only contain errors that are not nil.
 		if err := cmp.Or(h.unhealthy[e.ID], h.down[e.ID]); err != nil {
 			reason = err
 		} else {
@@ -138,9 +144,11 @@ func (h *serviceHealth) summary() (s summary, reason error) {
 		}
 	}
 	for _, m := range []map[resolve.ID]error{h.down, h.unhealthy} {
+		// Keep what is reported about endpoints that have not been listed yet: their events may come first.
 		maps.DeleteFunc(m, func(id resolve.ID, _ error) bool { return h.endpointIDs[id] && !listed[id] }) // the endpoint was removed
 	}
 	h.endpointIDs = listed
+	// A target without endpoints and without an error was scaled to zero.
 	s.unresolved = h.resolver != nil || s.all == 0 && h.target != nil
 	return s, cmp.Or(h.resolver, reason)
 }
@@ -151,6 +159,7 @@ func (h *serviceHealth) now() (s summary, isDown bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, _ = h.summary()
+	// An error other than ErrNoEndpoints means that the service should have endpoints.
 	isEmpty := s.all == 0 && h.resolver == nil && (h.target == nil || errors.Is(h.target, discover.ErrNoEndpoints))
 	return s, s.healthy == 0 && !isEmpty
 }
@@ -162,6 +171,7 @@ func writeHealth(w http.ResponseWriter, services map[config.Name]*upstream) {
 	all := 0
 	down := 0
 	for _, name := range slices.Sorted(maps.Keys(services)) {
+		// A service with a fixed response has no health.
 		h := services[name].health
 		if h == nil {
 			continue
@@ -175,6 +185,7 @@ func writeHealth(w http.ResponseWriter, services map[config.Name]*upstream) {
 			fmt.Fprintf(&lines, "%s: %s\n", name, s)
 		}
 	}
+	// Even a gateway with some services that are down can serve the others.
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if all > 0 && down == all {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -191,7 +202,8 @@ func unavailable(name string) httplayer.Layer {
 	return func(next httplayer.Service) httplayer.Service { return &available{next, name} }
 }
 
-// available is the service of [unavailable].
+// available turns the error of a service that fails fast, because no endpoint is ready, into one with
+// status 503. It is what [unavailable] adds to a service.
 type available struct {
 	httplayer.Service
 	name string
@@ -200,9 +212,11 @@ type available struct {
 // Call sends req, and converts fail-fast of the service below to an error with status 503.
 func (s *available) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	rsp, err := s.Service.Call(ctx, req)
+	// Other errors are the request's own.
 	if err == nil || !errors.Is(err, layer.ErrFailFast) {
 		return rsp, err
 	}
+	// The balancer may tell when an endpoint will be tried again.
 	delay, _ := layer.RetryAfter(err)
 	return nil, &layer.Error{Layer: "service", Target: s.name, Kind: layer.ErrNotReady, RetryAfter: delay, Err: &httplayer.StatusError{
 		Code: http.StatusServiceUnavailable, Reason: err.Error(), Detail: "no endpoint of the service can be used",

@@ -28,10 +28,12 @@ func (g *gateway) jwt(j *config.JWT) httplayer.Layer {
 	if j == nil {
 		return nil
 	}
+	// Keys in the configuration need no server.
 	keys := &tokenKeys{set: j.Keys()}
 	if j.RemoteJWKS != nil {
 		keys = newTokenKeys(j.RemoteJWKS, g.log)
 	}
+	// Clients must not set the fields in which services expect claims.
 	var cleared layer.HeaderMutation
 	for _, c := range j.ClaimToHeaders {
 		cleared.Remove = append(cleared.Remove, string(c.Header))
@@ -54,8 +56,10 @@ type jwtService struct {
 func (s *jwtService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	scheme, token, _ := strings.Cut(req.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
+		// The challenge without an error tells the client to send a token.
 		return nil, unauthorized("Bearer", errors.New("no token"))
 	}
+	// Restricting the algorithms here rejects tokens without a signature.
 	parsed, err := jwt.ParseSigned(strings.TrimSpace(token), algorithms())
 	if err != nil {
 		return nil, unauthorized(invalidToken, err)
@@ -71,6 +75,7 @@ func (s *jwtService) Call(ctx context.Context, req *http.Request) (*http.Respons
 	if err != nil {
 		return nil, unauthorized(invalidToken, err)
 	}
+	// Without claims in header fields, the request need not be copied.
 	if len(s.ClaimToHeaders) > 0 {
 		req = httplayer.HTTP{}.EditRequest(req, s.cleared)
 		var fields layer.HeaderMutation
@@ -79,6 +84,7 @@ func (s *jwtService) Call(ctx context.Context, req *http.Request) (*http.Respons
 				fields.Set = append(fields.Set, layer.HeaderField{Name: string(c.Header), Value: text})
 			}
 		}
+		// A claim may contain line breaks, with which a user could add header fields.
 		if fields.Validate() != nil {
 			return nil, unauthorized(invalidToken, errors.New("a claim is not a header value"))
 		}
@@ -94,6 +100,7 @@ func unauthorized(challenge string, err error) error {
 	}
 }
 
+// invalidToken tells the client that it has sent a token, but not a valid one.
 const invalidToken = `Bearer error="invalid_token"` //nolint:gosec // not a credential
 
 // algorithms returns the accepted signature algorithms. Each type of key works only with its own
@@ -108,10 +115,12 @@ func algorithms() []jose.SignatureAlgorithm {
 // claims returns the token's claims, if one of the keys has signed it and the claims are valid.
 func (s *jwtService) claims(token *jwt.JSONWebToken, set *jose.JSONWebKeySet) (map[string]any, error) {
 	keys := set.Keys
+	// Without an ID, any key may have signed the token.
 	if id := token.Headers[0].KeyID; id != "" {
 		keys = set.Key(id)
 	}
 	err := errors.New("no key for the token")
+	// The first key with a valid signature decides. Claims that are expired under it are an error.
 	for _, key := range keys {
 		var registered jwt.Claims
 		var all map[string]any
@@ -126,6 +135,7 @@ func (s *jwtService) claims(token *jwt.JSONWebToken, set *jose.JSONWebKeySet) (m
 // claimText returns a claim as text, or "" if the token lacks it. Lists are joined with commas.
 func claimText(claims map[string]any, name string) string {
 	var value any = claims
+	// A dot in the name leads into a nested object. value becomes nil if there is none.
 	for field := range strings.SplitSeq(name, ".") {
 		fields, _ := value.(map[string]any)
 		value = fields[field]
@@ -172,6 +182,7 @@ const (
 	maxKeys         = 1 << 20 // bytes
 )
 
+// newTokenKeys returns the keys of the server in r, without fetching them yet.
 func newTokenKeys(r *config.RemoteJWKS, log *slog.Logger) *tokenKeys {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}
 	if r.CACertificates != nil {
@@ -192,9 +203,12 @@ func (r *tokenKeys) get(ctx context.Context, id string) (*jose.JSONWebKeySet, er
 	set := r.set
 	age := time.Since(r.fetched)
 	hasKey := set != nil && (id == "" || len(set.Key(id)) > 0)
+	// A key that the set does not contain may be new, but clients can also invent it, so fetches have a minimum
+	// interval.
 	if r.fetching == nil && (age > r.CacheDuration.D() || !hasKey && age > refetchInterval) {
 		r.fetching = make(chan struct{})
 		r.fetched = time.Now()
+		// Other requests wait for the same fetch, so it must not end with this request's context.
 		go r.fetch(context.WithoutCancel(ctx), r.fetching)
 	}
 	fetching := r.fetching
@@ -207,6 +221,7 @@ func (r *tokenKeys) get(ctx context.Context, id string) (*jose.JSONWebKeySet, er
 			return nil, context.Cause(ctx)
 		}
 	}
+	// The fetch may have failed, and r.set is then still the old one.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.set == nil {
@@ -223,6 +238,7 @@ func (r *tokenKeys) fetch(ctx context.Context, done chan struct{}) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// The next request may start another fetch.
 	r.fetching = nil
 	r.err = err
 	if err == nil {
@@ -231,7 +247,7 @@ func (r *tokenKeys) fetch(ctx context.Context, done chan struct{}) {
 	close(done)
 }
 
-// request returns the keys at r.URI.
+// request fetches the keys at r.URI once. Any status other than 200 is an error.
 func (r *tokenKeys) request(ctx context.Context) (*jose.JSONWebKeySet, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, string(r.URI), http.NoBody) //nolint:gosec // of the configuration
 	if err != nil {

@@ -70,8 +70,11 @@ func (l *listeners) load(c *config.Config) error {
 	if l.open == nil {
 		return errors.New("the gateway is shutting down")
 	}
+	// additions are new sockets by key. servers are the new versions of listeners by index, nil where nothing
+	// changes.
 	additions := make(map[string]*listener)
 	servers := make([]*listenerServer, len(c.Listeners))
+	// keys contains the sockets that stay or are added.
 	keys := make(map[string]bool)
 	for i := range c.Listeners {
 		keys[socketKey(&c.Listeners[i])] = true
@@ -86,6 +89,7 @@ func (l *listeners) load(c *config.Config) error {
 	for i := range c.Listeners {
 		cfg := &c.Listeners[i]
 		key := socketKey(&c.Listeners[i])
+		// The listener stays with its server and its connections.
 		if old := l.open[key]; old != nil && old.current.Load().version == cfg.Version() {
 			continue
 		}
@@ -96,6 +100,7 @@ func (l *listeners) load(c *config.Config) error {
 		servers[i] = s
 		if l.open[key] == nil {
 			socket, err := net.Listen("tcp", string(cfg.Address))
+			// The port may be taken by one of our own listeners that is to be closed.
 			if errors.Is(err, syscall.EADDRINUSE) && l.closePort(string(cfg.Address), keys) {
 				socket, err = net.Listen("tcp", string(cfg.Address))
 			}
@@ -113,6 +118,7 @@ func (l *listeners) load(c *config.Config) error {
 			l.open[key].current.Store(servers[i])
 			l.serve(l.open[key], c.DrainTimeout.D())
 		case servers[i] != nil:
+			// New connections use the new server. The old one ends its connections when their requests have ended.
 			l.open[key].current.Swap(servers[i]).drain()
 		}
 	}
@@ -121,6 +127,7 @@ func (l *listeners) load(c *config.Config) error {
 			l.closeListener(key, open)
 		}
 	}
+	// Challenges need the managers of the listeners that are open now.
 	l.answerChallenges(c)
 	return nil
 }
@@ -129,14 +136,16 @@ func (l *listeners) load(c *config.Config) error {
 // there are none, certificates are obtained by TLS-ALPN-01 alone.
 func (l *listeners) answerChallenges(c *config.Config) {
 	managers := make(map[*autocert.Manager]*config.ACME)
-	cleartext := false
+	cleartext := false // a listener has the protocol HTTP
 	for i := range c.Listeners {
 		t := c.Listeners[i].TLS
 		cleartext = cleartext || c.Listeners[i].Protocol == "HTTP"
 		if t != nil && t.ACME != nil {
+			// The ACME server connects to any listener without TLS, so each answers for all managers.
 			managers[l.open[socketKey(&c.Listeners[i])].current.Load().acme] = t.ACME
 		}
 	}
+	// Without such a listener, HTTP-01 cannot work.
 	if !cleartext {
 		clear(managers)
 	}
@@ -147,6 +156,7 @@ func (l *listeners) answerChallenges(c *config.Config) {
 // whether there was one. Such a listener can be in the way: ":80", for example, prevents
 // listening at "192.0.2.1:80".
 func (l *listeners) closePort(address string, keys map[string]bool) (closed bool) {
+	// The host does not matter: another address on the same port may be in the way.
 	_, port, _ := net.SplitHostPort(address)
 	for key, open := range l.open {
 		if strings.HasSuffix(key, ":"+port) && !keys[key] {
@@ -158,6 +168,7 @@ func (l *listeners) closePort(address string, keys map[string]bool) (closed bool
 	return closed
 }
 
+// closeListener closes the listener with this key in l.open and removes it.
 func (l *listeners) closeListener(key string, open *listener) {
 	l.log.Info("listener closed", "listener", open.current.Load().name)
 	open.close()
@@ -167,6 +178,7 @@ func (l *listeners) closeListener(key string, open *listener) {
 // socketKey returns the key for l in the map of open listeners, which is its address. With port 0
 // the key also contains the name, because several listeners may use such an address.
 func socketKey(l *config.Listener) string {
+	// The system chooses another port for each of these listeners.
 	if strings.HasSuffix(string(l.Address), ":0") {
 		return string(l.Name) + " " + string(l.Address)
 	}
@@ -177,12 +189,14 @@ func socketKey(l *config.Listener) string {
 // gives requests in progress up to grace to end.
 func (l *listeners) serve(open *listener, grace time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
+	// close stops accepting, and lets each connection end after its open requests.
 	open.close = func() {
 		cancel()
 		open.current.Load().drain()
 	}
 	name := open.current.Load().name
 	l.log.Info("listening", "listener", name, "address", open.socket.Addr().String())
+	// shutdown waits for this goroutine, which ends after the last connection.
 	l.all.Go(func() {
 		err := tcplayer.Serve(ctx, open.socket, open, tcplayer.WithLogger(l.log), tcplayer.WithShutdownTimeout(grace))
 		if err != nil {
@@ -197,6 +211,7 @@ func (*listener) Ready(context.Context) error { return nil }
 // Call serves conn with the listener's current configuration.
 func (l *listener) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	s := l.current.Load()
+	// The gauge belongs to this version, and a connection may outlive it.
 	s.open.Inc()
 	defer s.open.Dec()
 	n, err := s.server.Call(context.WithValue(ctx, listenerKey{}, s.name), conn)
@@ -213,6 +228,7 @@ func (l *listeners) shutdown() {
 	for _, open := range l.open {
 		open.close()
 	}
+	// A nil map rejects a load that comes later.
 	l.open = nil
 	l.mu.Unlock()
 	l.all.Wait()
@@ -240,6 +256,7 @@ func (g *gateway) listenerService(log *accessLog) func(*config.Listener) (httpla
 		opts := append(g.front(c),
 			httplayer.WithScheme(scheme), httplayer.WithErrorHandler(errorPages(c.ErrorPages)),
 			httplayer.WithOnResponse(g.responses.of(string(c.Name))))
+		// The format is fixed at start, so a listener without a log needs no check for each response.
 		if log.format != "off" {
 			opts = append(opts, httplayer.WithAccessLog(log.lines, log.format, nil))
 		}
@@ -250,6 +267,7 @@ func (g *gateway) listenerService(log *accessLog) func(*config.Listener) (httpla
 // server returns the server for a listener's connections. Each connection passes through the
 // connection limit, the PROXY protocol, TLS, and then HTTP or the TCP routes.
 func (l *listeners) server(c *config.Listener) (*listenerServer, error) {
+	// drain makes the HTTP connections of this version close, and has no effect on TCP routes.
 	ctx, drain := context.WithCancel(context.Background())
 	var svc tcplayer.Server
 	if c.Protocol == "TCP" {
@@ -257,6 +275,7 @@ func (l *listeners) server(c *config.Listener) (*listenerServer, error) {
 	} else {
 		svc = l.httpServer(ctx, c)
 	}
+	// svc is wrapped from the inside to the outside: TLS, then PROXY protocol, then the limit.
 	var manager *autocert.Manager
 	if c.TLS != nil {
 		cfg, acme, err := serverTLS(c.TLS)
@@ -269,11 +288,13 @@ func (l *listeners) server(c *config.Listener) (*listenerServer, error) {
 		svc = &terminated{Server: svc, cfg: cfg, timeout: c.RequestHeadersTimeout.D()}
 	}
 	if len(c.ProxyProtocol) > 0 {
+		// Connections from other addresses have no PROXY header, and are served as they are.
 		svc = tcplayer.Transparent(tcplayer.ProxyProtocol(
 			tcplayer.WithDetectTimeout(c.RequestHeadersTimeout.D()), tcplayer.WithSkipDetect(notOneOf(c.ProxyProtocol)),
 		), svc, svc)
 	}
 	if c.MaxConnections > 0 {
+		// The limit counts until the server returns, which is the end of the connection.
 		svc = layer.Limit[net.Conn, tcplayer.ByteCount](c.MaxConnections, layer.WithCompletion(layer.AtReturn[tcplayer.ByteCount]))(svc)
 	}
 	return &listenerServer{c.Version(), string(c.Name), svc, l.counts.open.WithLabelValues(string(c.Name)), drain, manager}, nil
@@ -298,6 +319,7 @@ func notOneOf(senders []config.Prefix) func(context.Context, net.Conn) bool {
 
 // serverTLS converts t for crypto/tls. The manager is nil without ACME.
 func serverTLS(t *config.ListenerTLS) (*tls.Config, *autocert.Manager, error) {
+	// 1.2 is the default, because older versions are not secure.
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	if t.MinVersion == "1.3" {
 		cfg.MinVersion = tls.VersionTLS13
@@ -308,6 +330,7 @@ func serverTLS(t *config.ListenerTLS) (*tls.Config, *autocert.Manager, error) {
 	if v := t.ClientValidation; v != nil {
 		cfg.ClientCAs = v.Pool()
 		cfg.ClientAuth = tls.RequireAndVerifyClientCert
+		// An optional certificate must still be valid if the client sends one.
 		if v.Mode == "Optional" {
 			cfg.ClientAuth = tls.VerifyClientCertIfGiven
 		}
@@ -319,7 +342,9 @@ func serverTLS(t *config.ListenerTLS) (*tls.Config, *autocert.Manager, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	// The manager obtains a certificate at the first handshake for its domain.
 	cfg.GetCertificate = manager.GetCertificate
+	// TLS-ALPN-01 challenges are answered in a handshake with this protocol.
 	cfg.NextProtos = append(cfg.NextProtos, acme.ALPNProto)
 	return cfg, manager, nil
 }
@@ -329,6 +354,7 @@ func serverTLS(t *config.ListenerTLS) (*tls.Config, *autocert.Manager, error) {
 func certificates(a *config.ACME) (*autocert.Manager, error) {
 	client := &acme.Client{DirectoryURL: string(a.DirectoryURL)}
 	if a.CACertificates != nil {
+		// A private authority, for example in tests, replaces the system's.
 		roots := x509.NewCertPool()
 		if !roots.AppendCertsFromPEM(a.CACertificates.Data) {
 			return nil, errors.New("acme: no certificate authority")
@@ -351,8 +377,10 @@ type terminated struct {
 	timeout time.Duration
 }
 
+// Call does the TLS handshake and passes the decrypted connection on.
 func (t *terminated) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	tlsConn := tls.Server(conn, t.cfg)
+	// The timeout is only for the handshake, and not for the connection.
 	limit, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
 	if err := tlsConn.HandshakeContext(limit); err != nil {

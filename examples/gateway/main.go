@@ -32,6 +32,7 @@ import (
 
 func main() {
 	ctx, stop := cli.Interrupted()
+	// os.Exit skips deferred calls, so stop is called before.
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(cli.Status(os.Stderr, "gateway", err))
@@ -46,6 +47,7 @@ const heapReserve = 12 << 20
 // addresses of the listeners as soon as they accept connections. After the end of ctx, it waits for
 // the drain delay, and then for open requests, at most for the drain timeout.
 func serveFile(ctx context.Context, line *commandLine) error {
+	// Keep the reserve reachable until the end.
 	defer runtime.KeepAlive(make([]byte, heapReserve))
 	log, lines := cli.Log(line.stderr, line.logHandler)
 	defer cli.Flush(lines)
@@ -53,6 +55,7 @@ func serveFile(ctx context.Context, line *commandLine) error {
 	if err != nil {
 		return err
 	}
+	// load is called again for each reload.
 	c, err := load()
 	if err != nil {
 		return err
@@ -75,6 +78,7 @@ func serveFile(ctx context.Context, line *commandLine) error {
 	if err != nil {
 		return err
 	}
+	// Both logs drop lines instead of blocking the gateway.
 	g.registry.countDropped(map[string]*httplayer.LogWriter{"program": lines, "access": accessLog.lines})
 	defer accessLog.Close()
 	clients := &listeners{
@@ -84,8 +88,11 @@ func serveFile(ctx context.Context, line *commandLine) error {
 	if err := clients.load(c); err != nil {
 		return err
 	}
+	// operators are the servers for operators, here only the admin page.
 	var operators serve.Group
+	// merged loads the file's configuration and the cluster's together, whichever of them changes.
 	merged := &merger{file: c, watches: c.Kubernetes != nil, load: func(c *config.Config) error {
+		// Open the new log first. If the listeners cannot be changed, the old one stays in use.
 		output, err := accessLog.open(c.AccessLog)
 		if err != nil {
 			return err
@@ -97,22 +104,26 @@ func serveFile(ctx context.Context, line *commandLine) error {
 		accessLog.use(output)
 		return g.load(background, c)
 	}}
+	// The gateway is ready when it has its routes and, if it watches a cluster, has read that.
 	admin := newAdmin(g, texts(c.Admin.Hosts), func() bool { return g.isLoaded() && merged.isComplete() })
 	if c.Admin.PProf {
 		admin.addProfiles(texts(c.Admin.Hosts))
 	}
 	page := operators.HTTP("admin", string(c.Admin.Address), admin)
 	if err := operators.Err(); err != nil {
+		// The listeners are already open.
 		clients.shutdown()
 		return err
 	}
 	printAddresses(line.stdout, clients.addresses(), page)
+	// The buffer keeps a signal that arrives during a reload.
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 	files := &reloader{
 		parse: load, log: log, every: time.Second / 2, started: c, seen: c.Contents(), load: merged.setFile, loaded: g.state.reloaded,
 	}
+	// The first function that returns an error ends all others through ended.
 	running, ended := errgroup.WithContext(ctx)
 	running.Go(func() error { files.run(ended, hangup); return nil })
 	if c.Kubernetes != nil {
@@ -121,12 +132,14 @@ func serveFile(ctx context.Context, line *commandLine) error {
 	if c.Admin.Tap != "off" {
 		running.Go(func() error { return g.serveTap(background, c.Admin.Tap) })
 	}
+	// Spans of the last requests end after ctx, so exporting outlives it.
 	exporting, flush := context.WithCancel(context.WithoutCancel(ctx))
 	if g.tracing != nil {
 		running.Go(func() error { g.tracing.run(exporting); return nil })
 	}
 	running.Go(func() error { return operators.Run(background, time.Second, log) })
 	running.Go(func() error {
+		// The order of the shutdown: tell load balancers, wait until they react, end requests, then stop the rest.
 		<-ended.Done()
 		admin.draining.Store(true)
 		notifyManager(background, "STOPPING=1", log)
@@ -142,6 +155,7 @@ func serveFile(ctx context.Context, line *commandLine) error {
 	return running.Wait()
 }
 
+// printAddresses prints the address of each listener, sorted by name, and that of the admin page.
 func printAddresses(stdout io.Writer, listeners map[string]string, page string) {
 	for _, name := range slices.Sorted(maps.Keys(listeners)) {
 		fmt.Fprintf(stdout, "%s: %s\n", name, listeners[name])
@@ -154,6 +168,7 @@ func printAddresses(stdout io.Writer, listeners map[string]string, page string) 
 func (g *gateway) serveTap(ctx context.Context, address string) error {
 	describe := tap.WithDescribe(func() layer.Node { return g.describe() })
 	err := tap.Serve(ctx, address, g.tap, describe)
+	// The default address is only a convenience for one gateway per machine.
 	if address == "" && errors.Is(err, syscall.EADDRINUSE) {
 		err = tap.Serve(ctx, "127.0.0.1:0", g.tap, describe, tap.WithOnListen(func(a net.Addr) {
 			g.log.Warn("the default address of the tap is in use: serving it at another one", "address", a.String())
@@ -162,6 +177,7 @@ func (g *gateway) serveTap(ctx context.Context, address string) error {
 	return err
 }
 
+// texts converts a list of named strings to plain strings.
 func texts[T ~string](list []T) []string {
 	all := make([]string, 0, len(list))
 	for _, t := range list {

@@ -44,6 +44,7 @@ func rateLimitByHeader(l *config.RateLimit) httplayer.Layer {
 		return nil
 	}
 	name := http.CanonicalHeaderKey(string(l.Header))
+	// With a random seed, clients cannot choose values that share a hash.
 	seed := maphash.MakeSeed()
 	key := func(req *http.Request) uint64 { // a hash, because clients may send long values
 		return maphash.String(seed, req.Header.Get(name))
@@ -58,6 +59,7 @@ type limits struct {
 	log       *slog.Logger
 }
 
+// newLimits registers the counter with r.
 func newLimits(r prometheus.Registerer, log *slog.Logger) limits {
 	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "gateway_global_rate_limit_requests_total",
@@ -74,6 +76,7 @@ func (g *gateway) globalRateLimit(route string, r *config.Route, counter httplay
 	if c == nil {
 		return nil
 	}
+	// The counters are looked up once, and not for each request.
 	result := func(name string) prometheus.Counter { return g.limits.decisions.WithLabelValues(route, name) }
 	return func(next httplayer.Service) httplayer.Service {
 		return &limitService{
@@ -98,10 +101,12 @@ type limitService struct {
 // fails, FailureModeDeny decides whether req is sent.
 func (s *limitService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	descriptors := s.descriptors(req)
+	// No limit applies to the request.
 	if len(descriptors) == 0 {
 		return s.Service.Call(ctx, req)
 	}
 	answer, err := s.ask(ctx, &ratelimitv3.RateLimitRequest{Domain: s.Domain, Descriptors: descriptors})
+	// The order matters: a request that the client has given up is no failure of the rate limit service.
 	switch {
 	case err != nil && ctx.Err() != nil: // for example, the client has left
 		return nil, err
@@ -129,6 +134,7 @@ func (s *limitService) Call(ctx context.Context, req *http.Request) (*http.Respo
 
 // descriptors returns the descriptors that apply to req.
 func (s *limitService) descriptors(req *http.Request) (all []*descriptorv3.RateLimitDescriptor) {
+	// Each limit's descriptor has one entry for each action. Without one of the values, the limit does not apply.
 	for i := range s.limits {
 		d := &descriptorv3.RateLimitDescriptor{}
 		for j := range s.limits[i].Actions {
@@ -150,10 +156,12 @@ func (s *limitService) descriptors(req *http.Request) (all []*descriptorv3.RateL
 // limitValue returns the value that a contributes to a descriptor for req, or "" if there is
 // none.
 func limitValue(a *config.RateLimitAction, req *http.Request) string {
+	// Exactly one of the fields is set.
 	switch {
 	case a.GenericKey != nil:
 		return a.GenericKey.DescriptorValue
 	case a.RequestHeaders != nil:
+		// Protobuf texts must be valid UTF-8.
 		return strings.ToValidUTF8(strings.Join(req.Header.Values(string(a.RequestHeaders.HeaderName)), ","), "\uFFFD")
 	}
 	client := accessor{}.Source(req).Addr().WithZone("")
@@ -166,6 +174,7 @@ func limitValue(a *config.RateLimitAction, req *http.Request) string {
 	return network(client, a.MaskedRemoteAddress).String()
 }
 
+// network returns the network of the client's address, whose size depends on the IP version.
 func network(client netip.Addr, masks *config.MaskedRemoteAddress) netip.Prefix {
 	bits := masks.V6PrefixMaskLen
 	if client.Is4() {
@@ -179,8 +188,10 @@ func network(client netip.Addr, masks *config.MaskedRemoteAddress) netip.Prefix 
 // descriptors.
 func (s *limitService) overLimit(descriptors []*descriptorv3.RateLimitDescriptor, answer *ratelimitv3.RateLimitResponse) error {
 	header := make(http.Header)
+	// wait is the longest time after which a limit permits requests again, at least 1 s.
 	wait := time.Second
 	var reasons []string
+	// The statuses are in the order of the descriptors.
 	for i, status := range answer.GetStatuses() {
 		if status.GetCode() != ratelimitv3.RateLimitResponse_OVER_LIMIT {
 			continue
@@ -195,6 +206,7 @@ func (s *limitService) overLimit(descriptors []*descriptorv3.RateLimitDescriptor
 		}
 	}
 	s.addHeaders(header, answer)
+	// The service may have set Retry-After itself. Otherwise, round wait up to whole seconds.
 	if header.Get("Retry-After") == "" {
 		header.Set("Retry-After", strconv.Itoa(int((wait+time.Second-1)/time.Second)))
 	}
@@ -213,6 +225,7 @@ func (s *limitService) addHeaders(header http.Header, answer *ratelimitv3.RateLi
 	if s.EnableXRateLimitHeaders == "Off" {
 		return
 	}
+	// The headers describe the limit that will be reached first, and the quotas list all of them.
 	var tightest *ratelimitv3.RateLimitResponse_DescriptorStatus
 	var quotas strings.Builder
 	for _, status := range answer.GetStatuses() {
@@ -223,6 +236,7 @@ func (s *limitService) addHeaders(header http.Header, answer *ratelimitv3.RateLi
 		if tightest == nil || status.GetLimitRemaining() < tightest.GetLimitRemaining() {
 			tightest = status
 		}
+		// Units without a known length have no window.
 		if window := seconds(limit.GetUnit()); window > 0 {
 			fmt.Fprintf(&quotas, ", %d;w=%d", limit.GetRequestsPerUnit(), window)
 			if limit.GetName() != "" {
@@ -252,6 +266,7 @@ func seconds(unit ratelimitv3.RateLimitResponse_RateLimit_Unit) int {
 func additions(list []*corev3.HeaderValue) (fields layer.HeaderMutation) {
 	for _, h := range list {
 		field := layer.HeaderField{Name: h.GetKey(), Value: h.GetValue()}
+		// Fields such as Host or Content-Length must not be changed.
 		if (layer.HeaderMutation{Add: []layer.HeaderField{field}}).Validate() == nil {
 			fields.Add = append(fields.Add, field)
 		}
@@ -271,16 +286,19 @@ func (s *limitService) ask(ctx context.Context, question *ratelimitv3.RateLimitR
 	if err != nil {
 		return nil, err
 	}
+	// A gRPC frame begins with 0 for no compression, and the length of the message in four bytes.
 	frame := slices.Concat(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message)
 	url := "http://" + string(s.BackendRef.Name) + ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(frame)) //nolint:gosec // the name selects no endpoint
 	if err != nil {
 		return nil, err
 	}
+	// Together with the headers below, this makes the request a gRPC call.
 	req.ProtoMajor = 2
 	req.ProtoMinor = 0
 	req.Header = http.Header{
 		"Content-Type": {"application/grpc"}, "Te": {"trailers"},
+		// The unit of Grpc-Timeout is m for milliseconds.
 		"Grpc-Timeout": {strconv.FormatInt(max(1, s.Timeout.D().Milliseconds()), 10) + "m"},
 	}
 	rsp, err := s.counter.RoundTrip(req)
@@ -292,6 +310,7 @@ func (s *limitService) ask(ctx context.Context, question *ratelimitv3.RateLimitR
 	if err != nil {
 		return nil, err
 	}
+	// A call that fails immediately has its status in the headers instead of trailers.
 	header := rsp.Trailer
 	if header.Get("Grpc-Status") == "" {
 		header = rsp.Header
@@ -299,6 +318,7 @@ func (s *limitService) ask(ctx context.Context, question *ratelimitv3.RateLimitR
 	if code := header.Get("Grpc-Status"); code != "0" {
 		return nil, fmt.Errorf("status %d, grpc-status %q: %s", rsp.StatusCode, code, header.Get("Grpc-Message"))
 	}
+	// 5 is the length of the frame's header.
 	if len(data) < 5 || data[0] != 0 || int(binary.BigEndian.Uint32(data[1:])) != len(data)-5 {
 		return nil, errors.New("the answer is not one uncompressed message")
 	}

@@ -37,11 +37,12 @@ func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) {
 	defer tick.Stop()
 	resident.UnmapFiles() // those of the start, most of which requests do not need
 	for {
-		signaled := false
+		signaled := false // by SIGHUP, and not by the tick
 		select {
 		case <-ctx.Done():
 			return
 		case <-signals:
+			// A signal reloads even without a change, for example after a failed load.
 			signaled = true
 		case <-tick.C:
 		}
@@ -55,13 +56,16 @@ func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) {
 // invalid or cannot be loaded, the last configuration stays in use. Only in the second case, it sets
 // r.again, because an invalid file cannot become valid without a change.
 func (r *reloader) reload() {
+	// c may be set together with an error, so that the files it refers to are watched.
 	c, err := r.parse()
 	if c != nil {
 		r.seen = c.Contents()
 	}
+	// An earlier retry is obsolete.
 	r.again = time.Time{}
 	if err == nil {
 		if err = r.load(c); err != nil {
+			// Something outside of the file, such as a port, prevents it, so try again later.
 			r.again = time.Now().Add(10 * r.every)
 		}
 	}
@@ -71,6 +75,7 @@ func (r *reloader) reload() {
 		return
 	}
 	r.log.Info("configuration loaded", "services", len(c.Services), "routes", len(c.Routes))
+	// These fields have changed since the start, and will not take effect before a restart.
 	if fields := unusedChanges(r.started, c); len(fields) > 0 {
 		r.log.Warn("changed fields need a restart", "fields", fields)
 	}
@@ -87,6 +92,7 @@ func unusedChanges(started, c *config.Config) (fields []string) {
 		{"drainDelay", started.DrainDelay, c.DrainDelay}, {"drainTimeout", started.DrainTimeout, c.DrainTimeout},
 		{"kubernetes", started.Kubernetes, c.Kubernetes}, {"tracing", started.Tracing, c.Tracing},
 	} {
+		// The values are of different types, so they are compared by reflection.
 		if !reflect.DeepEqual(f.was, f.now) {
 			fields = append(fields, f.name)
 		}
@@ -129,6 +135,7 @@ func (m *merger) setCluster(c *config.Config) error { return m.set(nil, c) }
 func (m *merger) set(file, cluster *config.Config) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// Load both together, because one may refer to the other.
 	if file == nil {
 		file = m.file
 	}
@@ -139,6 +146,7 @@ func (m *merger) set(file, cluster *config.Config) error {
 	if err == nil {
 		err = m.load(merged)
 	}
+	// A configuration that could not be loaded must not become part of the next one.
 	if err == nil {
 		m.file = file
 		m.cluster = cluster

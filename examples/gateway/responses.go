@@ -25,12 +25,13 @@ type responses struct {
 	routes map[string]bool // routes that may have series, and "" for requests without a route
 }
 
-// responseLabels are the labels of a response.
+// responseLabels identify a series of the metric gateway_responses_total.
 type responseLabels struct {
 	listener, route, grpc string
 	status                int // 0 if it is not an HTTP status
 }
 
+// newResponses registers the metrics with r.
 func newResponses(r prometheus.Registerer, log *slog.Logger) *responses {
 	c := &responses{
 		log: log, routes: map[string]bool{"": true},
@@ -52,11 +53,14 @@ func newResponses(r prometheus.Registerer, log *slog.Logger) *responses {
 
 // of returns a function that counts responses on the named listener.
 func (c *responses) of(listener string) func(*httplayer.Report) {
+	// The server calls the function after each response.
 	return func(x *httplayer.Report) {
 		labels := responseLabels{listener, x.Facts.Route, grpcLabel(httplayer.GRPCStatus(x)), x.Status}
+		// Services can send any number as a status, and each would make a series.
 		if x.Status < 100 || x.Status > 599 {
 			labels.status = 0
 		}
+		// Usually the counter exists, which saves the lock and the look-up of labels.
 		counter, ok := c.counters.Load(labels)
 		if !ok {
 			counter = c.counter(labels)
@@ -75,6 +79,7 @@ func grpcLabel(status string) string {
 		return "" // the usual case, for which the error of ParseUint would be allocated
 	}
 	n, err := strconv.ParseUint(status, 10, 8)
+	// Without the second condition, "01" would be another spelling of a standard status.
 	if err == nil && n <= 16 && (len(status) == 1 || status[0] == '1') {
 		return status
 	}
@@ -93,6 +98,7 @@ func (c *responses) counter(l responseLabels) prometheus.Counter {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// The route has been removed since the request was routed.
 	if !c.routes[l.route] {
 		return c.statuses.WithLabelValues(l.listener, removedRoute, code, l.grpc)
 	}
@@ -107,12 +113,14 @@ func (c *responses) keep(routes map[string]bool) (removed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name := range c.routes {
+		// A route that will have series no more was removed.
 		removed = removed || !routes[name]
 	}
 	c.routes = routes
 	if !removed {
 		return false
 	}
+	// Counters of removed routes would otherwise keep their series alive.
 	c.counters.Range(func(key, _ any) bool {
 		if l, _ := key.(responseLabels); !routes[l.route] {
 			c.counters.Delete(key)

@@ -76,6 +76,7 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 	if !ok { // of another source
 		r = &route{Route: &config.Route{Name: config.Name(def.Name)}}
 	}
+	// A file may have thousands of routes, of which most are rarely used.
 	return layer.Lazy(func() httplayer.Service { return g.routeService(r, next) })
 }
 
@@ -83,6 +84,7 @@ func (g *gateway) newRoute(def profiles.Route, next httplayer.Service) httplayer
 // that package profiles does not support. It then calls next, which applies
 // the other settings.
 func (g *gateway) routeService(r *route, next httplayer.Service) httplayer.Service {
+	// Both services come from the cache that all routes share.
 	var authorizer httplayer.Service
 	if r.ExternalAuth != nil {
 		authorizer = g.services.Service(r.service(r.ExternalAuth.BackendRef.Name))
@@ -110,6 +112,7 @@ func (g *gateway) routeService(r *route, next httplayer.Service) httplayer.Servi
 // retries. Instruments for requests are left out where routeService measures them itself, in the
 // layer Metrics. attempts is empty, because a split's services measure attempts.
 func (g *gateway) routeMetrics(def profiles.Route) (requests, attempts layer.Instruments) {
+	// A nil instrument is not written.
 	requests = g.metrics.Route(def.Name, "")
 	requests.Requests = nil
 	requests.Rejections = nil
@@ -131,6 +134,7 @@ func noRoute() httplayer.Service {
 // metrics by route and service, a fixed response, a redirect, or files.
 func (g *gateway) newBackend(b *profiles.Backend) httplayer.Service {
 	r, ok := b.Value.(*route)
+	// The order matters: only a route without a response of its own has services.
 	switch {
 	case !ok: // of another source
 		return g.named(b.Authority)
@@ -151,6 +155,7 @@ func (g *gateway) newBackend(b *profiles.Backend) httplayer.Service {
 func direct(d *config.DirectResponse) httplayer.Service {
 	return layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
 		rsp := httplayer.HTTP{}.NewResponse(req, layer.DirectResponse{Status: int(d.Status), Message: string(d.Body)})
+		// A gRPC client gets the status in headers, and no body.
 		if rsp.Body != http.NoBody && rsp.Header.Get("Grpc-Status") == "" {
 			rsp.Header.Set("Content-Type", string(d.ContentType))
 		}
@@ -183,6 +188,7 @@ func (g *gateway) normalPath(c *config.ListenerPath) httplayer.Layer {
 	}
 	policy := c.Policy()
 	normalize := httplayer.NormalizePath(policy)
+	// Parameters in paths are then allowed, whatever they decide.
 	if slices.Contains(c.Allow, ";") {
 		return normalize
 	}
@@ -204,8 +210,11 @@ type parametersService struct {
 // parameters matches the parameters in a path segment.
 var parameters = regexp.MustCompile(`;[^/]*`)
 
+// Call refuses a request if its path without parameters, such as ";v=1", would match another route. A service that
+// ignores parameters would otherwise serve a path that the other route protects.
 func (s *parametersService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	if path := (httplayer.HTTP{}).Path(req); strings.Contains(path, ";") {
+		// bare is the path as a service sees it that ignores parameters.
 		bare, err := s.policy.Normalize(parameters.ReplaceAllString(path, ""))
 		if err != nil {
 			return nil, err
@@ -220,6 +229,7 @@ func (s *parametersService) Call(ctx context.Context, req *http.Request) (*http.
 		if err != nil {
 			return nil, err
 		}
+		// The routes differ if only one exists, or if both have different names.
 		if route != bareRoute && (route == nil || bareRoute == nil || route.Name != bareRoute.Name) {
 			const reason = "the path matches another route without its parameters, which some services ignore"
 			return nil, &httplayer.StatusError{Code: http.StatusBadRequest, Reason: reason, Detail: reason}

@@ -30,6 +30,7 @@ func (r *registry) MustRegister(all ...prometheus.Collector) {
 	r.Registry.MustRegister(all...)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// Only vectors have series that can be deleted.
 	for _, c := range all {
 		if v, ok := c.(vector); ok {
 			r.vectors = append(r.vectors, v)
@@ -43,6 +44,7 @@ func (r *registry) deleteFunc(del func(labels prometheus.Labels) bool) {
 	vectors := slices.Clone(r.vectors)
 	r.mu.Unlock()
 	for _, v := range vectors {
+		// Collect sends while it holds the vector's lock, so deleting must wait until it has ended.
 		all := make(chan prometheus.Metric)
 		go func() {
 			defer close(all)
@@ -50,6 +52,7 @@ func (r *registry) deleteFunc(del func(labels prometheus.Labels) bool) {
 		}()
 		var deleted []prometheus.Labels
 		for series := range all {
+			// A series's labels can only be read by writing it.
 			var written dto.Metric
 			_ = series.Write(&written) // vectors return no errors
 			labels := make(prometheus.Labels)
@@ -72,6 +75,7 @@ func (r *registry) deleteFunc(del func(labels prometheus.Labels) bool) {
 func (g *gateway) deleteSeries(p *profiles.Profile) {
 	g.loading.Lock() // load must not create series for a service that is not current yet
 	defer g.loading.Unlock()
+	// "" stands for requests without a route.
 	routes := map[string]bool{"": true}
 	for _, r := range p.Routes {
 		routes[r.Name] = true
@@ -82,6 +86,7 @@ func (g *gateway) deleteSeries(p *profiles.Profile) {
 	}
 	removed := g.responses.keep(routes)
 	services := current.services
+	// A service that is no longer configured may still have series.
 	for name := range g.measured {
 		removed = removed || services[name] == nil
 	}

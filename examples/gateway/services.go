@@ -38,6 +38,7 @@ type upstream struct {
 	health   *serviceHealth // nil if the service has no endpoints
 }
 
+// newUpstream returns a new service with the settings in c.
 func newUpstream(c *config.Service, log *slog.Logger) *upstream {
 	s := &upstream{settings: setting.New(c)}
 	if c.DirectResponse == nil {
@@ -66,12 +67,14 @@ func (s *upstream) update(c *config.Service) {
 // are busy. If all endpoints have failed, requests fail immediately. Background work stops when
 // ctx ends.
 func (g *gateway) newService(ctx context.Context, s *upstream) httplayer.Service {
+	// Later changes of the settings arrive through Follow and setting.Layer below.
 	c := s.settings.Get()
 	if c.DirectResponse != nil {
 		return direct(c.DirectResponse)
 	}
 	resolver, name, err := g.newResolver(ctx, s)
 	if err != nil {
+		// The service exists, but its requests fail with err.
 		g.log.Error("service without endpoints", "service", c.Name, "err", err)
 		resolver = failed(err)
 	}
@@ -79,12 +82,14 @@ func (g *gateway) newService(ctx context.Context, s *upstream) httplayer.Service
 		Target: name, FailFast: true, OnEvent: s.health.event, Metrics: g.metrics.Balance(string(c.Name)),
 	}, g.newEndpoint(s), balance.WithCompletion(httplayer.Completion))
 	s.health.follow(balancer.Snapshot)
+	// Follow calls the function now, and again after each change of the settings.
 	s.settings.Follow(ctx, func(now *config.Service) {
 		if err := balancer.SetPolicy(policy(now)); err != nil {
 			g.log.Error("the load balancer was not changed", "service", now.Name, "err", err)
 		}
 	})
 	instruments := g.metrics.Layer(string(c.Name))
+	// These layers are built again after each change, around the same balancer.
 	return setting.Layer(s.settings, func(now *config.Service) httplayer.Layer {
 		return httplayer.NewStack().WithTarget(string(now.Name)).WithMetrics(instruments).
 			With("hash", affinity(now.LoadBalancer.Hash)).
@@ -100,6 +105,7 @@ func (g *gateway) newResolver(ctx context.Context, s *upstream) (resolve.Resolve
 	c := s.settings.Get()
 	switch name := string(c.Name); {
 	case c.Static != nil:
+		// Static endpoints may change without a new service.
 		addresses := static.New(nil)
 		s.settings.Follow(ctx, func(now *config.Service) {
 			endpoints, err := staticEndpoints(now.Static)
@@ -116,6 +122,7 @@ func (g *gateway) newResolver(ctx context.Context, s *upstream) (resolve.Resolve
 		if err != nil {
 			return nil, name, err
 		}
+		// The connection belongs to this service.
 		context.AfterFunc(ctx, func() { _ = conn.Close() })
 		return resolve.ServeStale(linkerd.New(conn), resolve.StalePolicy{}), string(c.Linkerd.Name), nil
 	}
@@ -126,6 +133,7 @@ func (g *gateway) newResolver(ctx context.Context, s *upstream) (resolve.Resolve
 	return resolve.ServeStale(k8s.New(client), resolve.StalePolicy{}), c.Kubernetes.Name, nil
 }
 
+// kubernetesClient returns a client for the API server in kubeconfig, or in the cluster if it is nil.
 func kubernetesClient(kubeconfig *config.File) (kubernetes.Interface, error) {
 	cfg, err := kube.ClientConfig(kubeconfig)
 	if err != nil {
@@ -138,6 +146,7 @@ func kubernetesClient(kubeconfig *config.File) (kubernetes.Interface, error) {
 func failed(err error) resolve.Resolver {
 	return resolve.Func(func(context.Context, string) iter.Seq2[resolve.Update, error] {
 		return func(yield func(resolve.Update, error) bool) {
+			// The sequence yields once, because the error will not change.
 			yield(resolve.Update{}, fmt.Errorf("%w: %w", resolve.ErrUnresolvable, err))
 		}
 	})
@@ -147,6 +156,7 @@ func failed(err error) resolve.Resolver {
 // configured protocol, TLS and limits. Health checks bypass the request limit, because an
 // endpoint at its limit is not unhealthy.
 func (g *gateway) newEndpoint(target *upstream) discover.MakeService[*http.Request, *http.Response] {
+	// These settings are part of the service's Version, so they cannot change during its life.
 	s := target.settings.Get()
 	opts := []httplayer.EndpointOption{httplayer.WithConnectTimeout(s.ConnectTimeout.D())}
 	switch s.Protocol {
@@ -163,6 +173,7 @@ func (g *gateway) newEndpoint(target *upstream) discover.MakeService[*http.Reque
 	if n := s.CircuitBreakers.MaxConnections; n > 0 {
 		opts = append(opts, httplayer.WithMaxConns(n))
 	}
+	// The function makes the service for one endpoint. Clip makes append copy opts, which all endpoints share.
 	newChecked := withHealthCheck(s.HealthCheck, target.health, func(ctx context.Context, t discover.Target) httplayer.Service {
 		e := t.Endpoint
 		endpointOpts := opts
@@ -205,6 +216,7 @@ func withHealthCheck(
 	if h == nil {
 		return mk
 	}
+	// Without a path or gRPC service, a connection is enough.
 	check := httpclient.CheckTCP()
 	switch {
 	case h.Path != "":
@@ -220,10 +232,12 @@ func withHealthCheck(
 		check = httpclient.CheckGRPC(string(*h.GRPC))
 	}
 	policy := healthPolicy(h)
+	// observer makes the result part of the service's health.
 	policy.OnChange = func(t discover.Target, err error) { observer.checked(t.Endpoint.ID, err) }
 	return discover.WithHealthCheck(mk, check, policy)
 }
 
+// healthPolicy converts the configuration of health checks.
 func healthPolicy(h *config.HealthCheck) discover.HealthPolicy {
 	return discover.HealthPolicy{
 		Interval: h.Interval.D(), Timeout: h.Timeout.D(), Healthy: h.HealthyThreshold, Unhealthy: h.UnhealthyThreshold,
@@ -249,6 +263,7 @@ func labelsOf(s *config.Service, e resolve.Endpoint) map[string]string {
 // policy converts the fields of s that concern its balancer.
 func policy(s *config.Service) balance.Policy {
 	p := balance.Policy{SlowStart: s.LoadBalancer.SlowStart.D()}
+	// Peak EWMA is the balancer's default, for which no field is set.
 	switch s.LoadBalancer.Policy {
 	case "LeastRequest":
 		p.Cost = balance.LeastRequest
@@ -257,14 +272,16 @@ func policy(s *config.Service) balance.Policy {
 	case "Random":
 		p.Picker = balance.Random()
 	case "ConsistentHash":
-		p.Picker = balance.ConsistentHash(0)
+		p.Picker = balance.ConsistentHash(0) // the default bound of an endpoint's load
 	}
+	// Requests of a session need the same endpoint, whatever policy is configured.
 	if s.SessionPersistence != nil {
 		p.Picker = balance.ConsistentHash(0)
 	}
 	if o := s.OutlierDetection; o != nil {
 		p.OutlierDetection = balance.OutlierDetection{
 			ConsecutiveFailures: o.ConsecutiveFailures, Interval: o.Interval.D(), BaseEjectionTime: o.BaseEjectionTime.D(),
+			// MinReady is the share that must stay, as a fraction.
 			MinReady: 1 - o.MaxEjectionPercent/100,
 		}
 	}
@@ -287,6 +304,7 @@ type hashed struct {
 	by *config.Hash
 }
 
+// Call adds the key's hash to ctx, by which the balancer always chooses the same endpoint. An empty key means any.
 func (s *hashed) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	if key := s.key(req); key != "" {
 		sum := fnv.New64a() // all gateways must compute the same hash
@@ -302,6 +320,7 @@ func (s *hashed) key(req *http.Request) string {
 	case s.by.Header != "":
 		return req.Header.Get(string(s.by.Header))
 	case s.by.Cookie != "":
+		// A client without the cookie has no affinity.
 		if c, err := req.Cookie(string(s.by.Cookie)); err == nil {
 			return c.Value
 		}
@@ -309,5 +328,6 @@ func (s *hashed) key(req *http.Request) string {
 	case s.by.QueryParam != "":
 		return req.URL.Query().Get(s.by.QueryParam)
 	}
+	// Without a setting, requests of the same client address belong together.
 	return httplayer.ClientFromContext(req.Context()).String()
 }

@@ -40,13 +40,16 @@ func newState(r prometheus.Registerer, current func() *generation) *state {
 		Name: "gateway_build_info", Help: "1, with the version of the gateway as labels.", ConstLabels: buildLabels(),
 	})
 	build.Set(1)
+	// Both results are exported from the start, so that an alert on failures can compute a rate.
 	s.reloads.WithLabelValues("success")
 	s.reloads.WithLabelValues("failure")
+	// The configuration has been loaded at the start.
 	s.set(nil)
 	r.MustRegister(s.reloads, s.successful, s.loaded, build, (*certificateTimes)(s))
 	return s
 }
 
+// buildLabels returns the version, the commit and the Go version with which the program was built.
 func buildLabels() prometheus.Labels {
 	labels := prometheus.Labels{"version": "", "revision": "", "goversion": ""}
 	info, ok := debug.ReadBuildInfo()
@@ -62,7 +65,7 @@ func buildLabels() prometheus.Labels {
 	return labels
 }
 
-// reloaded records a reload's result.
+// reloaded records the result of a reload in the metrics. A nil err means success.
 func (s *state) reloaded(err error) {
 	result := "success"
 	if err != nil {
@@ -72,6 +75,7 @@ func (s *state) reloaded(err error) {
 	s.set(err)
 }
 
+// set records the result of a load in the gauges. A failure leaves the time of the last success.
 func (s *state) set(err error) {
 	if err != nil {
 		s.successful.Set(0)
@@ -83,10 +87,12 @@ func (s *state) set(err error) {
 
 // observe records the certificates that cfg obtains for a listener, if it obtains any.
 func (s *state) observe(listener string, cfg *tls.Config) {
+	// Only certificates from ACME are obtained by a function.
 	obtain := cfg.GetCertificate
 	if obtain == nil {
 		return
 	}
+	// Wrap the function, because the manager does not tell which certificates it has.
 	cfg.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		c, err := obtain(hello)
 		if err == nil && c.Leaf != nil { // a challenge's certificate has no Leaf
@@ -96,6 +102,7 @@ func (s *state) observe(listener string, cfg *tls.Config) {
 	}
 }
 
+// nameIn returns the name by which the metrics show c.
 func nameIn(c *x509.Certificate) string {
 	if len(c.DNSNames) > 0 {
 		return c.DNSNames[0]
@@ -121,6 +128,7 @@ func (*certificateTimes) Describe(descs chan<- *prometheus.Desc) { descs <- notA
 func (s *certificateTimes) Collect(metrics chan<- prometheus.Metric) {
 	desc := notAfter()
 	sent := make(map[[3]string]bool)
+	// send exports one certificate, unless it has been exported already.
 	send := func(listener string, c *x509.Certificate) {
 		labels := [3]string{listener, nameIn(c), c.SerialNumber.Text(16)}
 		if !sent[labels] { // a file may be listed twice
@@ -128,6 +136,7 @@ func (s *certificateTimes) Collect(metrics chan<- prometheus.Metric) {
 			metrics <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(c.NotAfter.Unix()), labels[:]...)
 		}
 	}
+	// automatic tells which listeners still use ACME. Others may have obtained certificates before a reload.
 	automatic := make(map[string]bool)
 	current := s.current()
 	for i := range current.Listeners {

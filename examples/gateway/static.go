@@ -20,6 +20,7 @@ func staticEndpoints(s *config.Static) ([]resolve.Endpoint, error) {
 	var endpoints []resolve.Endpoint
 	var errs []error
 	for _, e := range s.List() {
+		// The weight is in package resolve's unit.
 		endpoint := resolve.Endpoint{Weight: uint32(e.Weight) * weightUnit}
 		if path, ok := e.Address.Socket(); ok {
 			endpoint.Addr = socketAddr(path)
@@ -27,6 +28,7 @@ func staticEndpoints(s *config.Static) ([]resolve.Endpoint, error) {
 		} else {
 			parsed, err := static.Endpoints(string(e.Address))
 			if err != nil {
+				// Other endpoints stay usable.
 				errs = append(errs, err)
 				continue
 			}
@@ -44,6 +46,7 @@ const weightUnit = 10_000
 // addresses. It is in 100::/64, where no hosts exist (RFC 6666).
 func socketAddr(path string) netip.AddrPort {
 	digest := sha256.Sum256([]byte(path))
+	// The first 8 bytes are the prefix 100::/64, and the digest makes the rest differ.
 	addr := [16]byte{0: 1}
 	copy(addr[8:], digest[:])
 	return netip.AddrPortFrom(netip.AddrFrom16(addr), 1)

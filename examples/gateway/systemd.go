@@ -11,6 +11,7 @@ import (
 // gateway, like systemd's sd_notify. It does nothing if there is no service manager, or if it
 // does not expect reports (Type=notify).
 func notifyManager(ctx context.Context, state string, log *slog.Logger) {
+	// The manager passes the socket in this variable.
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return

@@ -25,6 +25,7 @@ const helloTimeout = 10 * time.Second
 // writes a line to log for each connection.
 func (g *gateway) tcpServer(log *accessLog) func(*config.Listener) tcplayer.Server {
 	return func(c *config.Listener) tcplayer.Server {
+		// The tap shows all connections of the listener, even those that no route accepts.
 		watched := tap.Connections(g.tap, tap.Inbound,
 			tap.WithDestination(netip.AddrPort{}, map[string]string{"listener": string(c.Name)}))
 		routes := &tcpRoutes{watched(tcpBackends{g}), g, c.Name}
@@ -48,14 +49,17 @@ type tcpListener struct {
 
 // Call forwards a connection, and then logs and counts it.
 func (l *tcpListener) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+	// The layers below find x in the context, and complete it.
 	x := &tcpConnection{
 		listener: string(l.Listener.Name), peer: conn.RemoteAddr().String(), client: addrOf(conn).String(), began: time.Now(),
 	}
 	ctx, record := layer.WithRecord(context.WithValue(ctx, tcpConnectionKey{}, x))
 	var err error
+	// The order matters: a rejected connection must not be read from.
 	switch c := l.ClientCIDRs; {
 	case c != nil && !accepts(c, addrOf(conn)):
 		x.decision.err = &layer.Error{Layer: "client_cidrs", Kind: layer.ErrNotReady, Reason: x.client}
+		// The call goes through the tap, so that it shows the rejection. tcpBackends returns x.decision.err.
 		_, err = l.routes.Service.Call(ctx, tcplayer.Request{Client: netip.AddrPortFrom(addrOf(conn), 0)})
 		_ = conn.Close()
 	case l.routes.g.current.Load().NeedsServerName(l.Listener.Name):
@@ -65,6 +69,7 @@ func (l *tcpListener) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCou
 	}
 	x.facts = record.Facts()
 	x.err = err
+	// The connection counts after its end, when its bytes are known.
 	l.routes.g.ended.count(x, l.routes.g.current.Load())
 	l.log.connection(x)
 	return x.bytes, err
@@ -90,7 +95,9 @@ func (r *tcpRoutes) Call(ctx context.Context, req tcplayer.Request) (net.Conn, e
 	x, _ := ctx.Value(tcpConnectionKey{}).(*tcpConnection)
 	x.serverName = req.ServerName
 	c := r.g.current.Load()
+	// The decision is a rejection, unless a route matches.
 	x.decision = tcpDecision{config: c, err: &layer.Error{Layer: "gateway", Target: req.ServerName, Kind: layer.ErrNoRoute}}
+	// The first route that matches wins.
 	for i := range c.TCPRoutes {
 		if route := &c.TCPRoutes[i]; route.Matches(r.listener, config.Hostname(strings.ToLower(req.ServerName))) {
 			x.decision = tcpDecision{config: c, route: route}
@@ -130,6 +137,7 @@ func (b tcpBackends) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 // endpoints have failed, a client loses its connection at once, and can try another gateway. A service with a direct
 // response has no endpoints, so that it closes all connections.
 func (g *gateway) newTCPService(ctx context.Context, s *upstream) tcplayer.Service {
+	// Later changes of the settings arrive through Follow and setting.Layer below.
 	c := s.settings.Get()
 	if c.DirectResponse != nil {
 		return layer.Func[tcplayer.Request, net.Conn](func(context.Context, tcplayer.Request) (net.Conn, error) {
@@ -137,6 +145,7 @@ func (g *gateway) newTCPService(ctx context.Context, s *upstream) tcplayer.Servi
 		})
 	}
 	resolver, name, err := g.newResolver(ctx, s)
+	// The service exists, but connections to it fail with err.
 	if err != nil {
 		g.log.Error("service without endpoints", "service", c.Name, "err", err)
 		resolver = failed(err)
@@ -149,6 +158,7 @@ func (g *gateway) newTCPService(ctx context.Context, s *upstream) tcplayer.Servi
 			g.log.Error("the load balancer was not changed", "service", now.Name, "err", err)
 		}
 	})
+	// The queue is built again after each change, around the same balancer.
 	return setting.Layer(s.settings, func(now *config.Service) layer.Layer[tcplayer.Request, net.Conn] {
 		return tcplayer.NewStack().WithTarget(string(now.Name)).
 			Queue(now.Queue.Capacity, now.Queue.MaxWait.D()).
@@ -165,6 +175,7 @@ func (g *gateway) newTCPEndpoint(c *config.Service) discover.MakeService[tcplaye
 	if p := c.ProxyProtocol; p != nil {
 		opts = append(opts, tcplayer.WithProxyHeader(p.Number()))
 	}
+	// Clip makes append copy opts, which all endpoints share.
 	connect := func(ctx context.Context, t discover.Target) tcplayer.Service {
 		connOpts := opts
 		if path, ok := t.Endpoint.Labels[socketLabel]; ok && c.Static != nil {
@@ -172,6 +183,7 @@ func (g *gateway) newTCPEndpoint(c *config.Service) discover.MakeService[tcplaye
 		}
 		return tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String(), connOpts...)
 	}
+	// The tap is outside of the health check, so that it does not show the checks.
 	checked := connect
 	if c.HealthCheck != nil {
 		checked = discover.WithHealthCheck(connect, checkConnection, healthPolicy(c.HealthCheck))

@@ -26,6 +26,7 @@ type tracing struct {
 	exporter *spans.Exporter
 }
 
+// newTracing returns the tracing that c configures, or nil if c is nil.
 func newTracing(c *config.Tracing, registry prometheus.Registerer, log *slog.Logger) *tracing {
 	if c == nil {
 		return nil
@@ -34,6 +35,7 @@ func newTracing(c *config.Tracing, registry prometheus.Registerer, log *slog.Log
 		Send: spans.HTTP(string(c.Endpoint)), Log: log, Scope: "github.com/gotower/gotower/examples/gateway",
 		Resource: []spans.Attribute{spans.String("service.name", string(c.ServiceName))},
 	})}
+	// The counts belong to the exporter, so they are read when a client scrapes.
 	for outcome, count := range map[string]func(spans.Counts) uint64{
 		"sent":    func(c spans.Counts) uint64 { return c.Sent },
 		"failed":  func(c spans.Counts) uint64 { return c.Failed },
@@ -77,13 +79,16 @@ type traceBeginner struct {
 // Call sends req with a new span in its headers, which is a child of the client's if req has one.
 func (s *traceBeginner) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	parent, ok := spans.Parse(req.Header)
+	// The client's own decision to sample is kept. Otherwise, a share of requests is sampled at random.
 	if !ok {
 		parent = spans.Begin(rand.Float64() < s.tracing.SampleRatio)
 	}
 	c := parent.Child()
+	// Copy the request and its header, because the caller still owns them.
 	copied := *req
 	copied.Header = req.Header.Clone()
 	c.Write(copied.Header)
+	// The record is that of the access log.
 	layer.RecordFromContext(ctx).SetTrace(hex.EncodeToString(c.Trace[:]))
 	return s.Service.Call(reqctx.WithValue(ctx, traceKey{}, c), &copied)
 }
@@ -99,9 +104,11 @@ func (t *tracing) request() httplayer.Layer {
 	}
 	return layer.Trace(func(ctx context.Context, req *http.Request) (context.Context, layer.Span[*http.Response]) {
 		c := traceOf(ctx)
+		// Without a sampled trace, no span is recorded.
 		if c == nil || !c.Sampled() {
 			return ctx, nil
 		}
+		// begin has made the IDs, which services have received already.
 		s := t.newSpan(spans.Server, c, req)
 		ctx, s.record = layer.WithRecord(ctx)
 		return ctx, s
@@ -119,6 +126,7 @@ func (t *tracing) attempt(service config.Name, endpoint string) httplayer.Layer 
 		if c == nil || !c.Sampled() {
 			return ctx, nil
 		}
+		// Each attempt is a child of the request's span.
 		s := t.newSpan(spans.Client, c.Child(), req)
 		s.Set("gotower.target", string(service))
 		s.Set("network.peer.address", endpoint)
@@ -131,7 +139,9 @@ func (t *tracing) attempt(service config.Name, endpoint string) httplayer.Layer 
 // not sampled keeps the headers that [tracing.begin] has set.
 type traceSender struct{ httplayer.Service }
 
+// Call adds the trace headers for this attempt to a copy of the request, if the trace is recorded.
 func (s *traceSender) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	// The endpoint's own spans become children of this attempt's.
 	if c := traceOf(ctx); c != nil && c.Sampled() {
 		copied := *req
 		copied.Header = req.Header.Clone()
@@ -154,6 +164,7 @@ type span struct {
 	head    bool          // the response headers have arrived
 }
 
+// newSpan begins a span of the given kind with the IDs in c and what is known from the request.
 func (t *tracing) newSpan(kind spans.Kind, c *spans.Context, req *http.Request) *span {
 	var a httplayer.HTTP
 	s := &span{tracing: t, Span: spans.Span{Context: *c, Kind: kind, Name: a.Method(req), Start: time.Now()}}
@@ -173,6 +184,7 @@ func (s *span) Head(rsp *http.Response) {
 // End completes the span and passes it to the exporter.
 func (s *span) End(c layer.Class, err error) {
 	s.Span.End = time.Now()
+	// Attempts have no record, because the facts are about the whole request.
 	if s.record != nil {
 		f := s.record.Facts()
 		if f.Route != "" {
@@ -183,6 +195,7 @@ func (s *span) End(c layer.Class, err error) {
 			s.Set("client.address", f.Client.String())
 		}
 		s.SetInt("gotower.attempts", f.Attempts)
+		// Without response headers, the client receives the status of the error.
 		if !s.head && err != nil {
 			status, _ := httplayer.StatusFromError(err)
 			s.SetInt("http.response.status_code", status)

@@ -16,6 +16,7 @@ import (
 // headerVariables returns a layer that applies r's header modifiers if their values contain
 // variables, or nil if none do. Package profiles applies the others.
 func headerVariables(r *config.Route) httplayer.Layer {
+	// Both are nil if no value contains a variable.
 	request := newTemplate(&r.RequestHeaderModifier)
 	response := newTemplate(&r.ResponseHeaderModifier)
 	if request == nil && response == nil {
@@ -36,6 +37,7 @@ type variablesService struct {
 
 // Call sends req with its header fields modified, and modifies those of the response.
 func (s *variablesService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	// v computes each variable at most once, and the response sees those of the original request.
 	v := &variables{req: req, ctx: ctx, route: s.route}
 	out := req
 	if s.request != nil {
@@ -55,6 +57,7 @@ type template struct {
 	add, set []templateField
 }
 
+// templateField is a header field whose value is the concatenation of its parts' results.
 type templateField struct {
 	name  string
 	parts []func(*variables) string
@@ -68,10 +71,12 @@ func newTemplate(m *config.HeaderModifier) *template {
 	return &template{remove: texts(m.Remove), add: templateFields(m.Add), set: templateFields(m.Set)}
 }
 
+// templateFields splits each header's value into its parts.
 func templateFields(headers []config.Header) []templateField {
 	fields := make([]templateField, 0, len(headers))
 	for _, h := range headers {
 		field := templateField{name: string(h.Name)}
+		// Expand calls the first function for a fixed text, and the second one for a variable, in order.
 		h.Value.Expand(func(text string) {
 			field.parts = append(field.parts, func(*variables) string { return text })
 		}, func(name string) {
@@ -86,6 +91,7 @@ func (t *template) mutation(v *variables) layer.HeaderMutation {
 	return layer.HeaderMutation{Remove: t.remove, Add: values(t.add, v), Set: values(t.set, v)}
 }
 
+// values returns the fields with all variables replaced by those of one request.
 func values(fields []templateField, v *variables) []layer.HeaderField {
 	all := make([]layer.HeaderField, 0, len(fields))
 	for _, f := range fields {
@@ -109,6 +115,7 @@ type variables struct {
 // variable returns the function for one of [config.RequestVariables].
 func variable(name string) func(*variables) string {
 	a := accessor{}
+	// The name was checked with the configuration, so the default is the last variable, "scheme".
 	switch name {
 	case "client_ip":
 		return func(v *variables) string { return a.Source(v.req).Addr().String() }
@@ -138,6 +145,7 @@ func hostname(req *http.Request) string {
 	return host
 }
 
+// requestID returns the random ID of this request, which it makes on the first call.
 func (v *variables) requestID() string {
 	if v.id == "" {
 		var id [16]byte

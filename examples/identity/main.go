@@ -32,6 +32,7 @@ import (
 func main() {
 	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	// os.Exit skips deferred calls, so stop is called before.
 	stop()
 	os.Exit(cli.Status(os.Stderr, "identity", err))
 }
@@ -58,6 +59,7 @@ func initialize(args []string, stdout, stderr io.Writer) error {
 	if *dir == "" || *name == "" {
 		return cli.Misuse(errors.New("-dir and -name are required"))
 	}
+	// The key must not be readable by other users.
 	if err := os.MkdirAll(*dir, 0o700); err != nil {
 		return err
 	}
@@ -97,12 +99,14 @@ func (o *options) register(flags *flag.FlagSet) {
 	flags.StringVar(&o.namespace, "namespace", kube.Namespace, "with -kubernetes: `namespace` of the control plane, a part of all names")
 }
 
+// check returns an error for flags that are missing or contradict each other.
 func (o *options) check() error {
 	switch {
 	case o.dir == "":
 		return errors.New("-dir is required")
 	case o.kubernetes && (o.tokenFile != "" || o.tokens != ""):
 		return errors.New("-kubernetes does not use -token-file and -tokens")
+	// Both tests are equal if both flags are set, or none is.
 	case !o.kubernetes && (o.tokenFile == "") == (o.tokens == ""):
 		return errors.New("-token-file or -tokens is required, but not both")
 	case o.domain != "" && ca.CheckTrustDomain(o.domain) != nil:
@@ -129,6 +133,7 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	log, lines := cli.Log(stderr, func(w io.Writer) slog.Handler { return lograte.New(cli.TextLog(w)) })
 	defer cli.Flush(lines)
 	if o.kubernetes {
+		// In a cluster, the API server validates tokens.
 		return o.serveCluster(ctx, stdout, log)
 	}
 	if err := checkTokens(o.tokenFile, o.tokens, log); err != nil {
@@ -138,6 +143,7 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
+	// The directory of -tokens is only used without -token-file.
 	check := ca.TokenDir(o.tokens)
 	if o.tokenFile != "" {
 		check = ca.TokenFile(o.tokenFile)
@@ -152,6 +158,7 @@ func (o *options) serve(
 ) error {
 	authority.Lifetime = o.lifetime
 	authority.Log = log
+	// The authority certifies its own server, whose name must be in its domain.
 	if o.name != "" {
 		if err := authority.CheckServerName(o.name); err != nil {
 			return fmt.Errorf("-name: %w", err)
@@ -169,6 +176,7 @@ func (o *options) serve(
 // It accepts no connection before the trust anchors and the issuer are loaded.
 func (o *options) serveCluster(ctx context.Context, stdout io.Writer, log *slog.Logger) error {
 	client, err := kube.Client(o.kubeconfig)
+	// With the flag, the error should name the file.
 	if err != nil && o.kubeconfig != "" {
 		return fmt.Errorf("-kubeconfig %s: %w", o.kubeconfig, err)
 	}
@@ -176,8 +184,10 @@ func (o *options) serveCluster(ctx context.Context, stdout io.Writer, log *slog.
 		return err
 	}
 	authority := ca.Empty(o.domain)
+	// loaded is closed when the first anchors and issuer have been read.
 	loaded := make(chan struct{})
 	first := sync.OnceFunc(func() { close(loaded) })
+	// Replace is called for each new version of the files, of which the first one counts.
 	source := kube.Source{Client: client, Namespace: o.namespace, Dir: o.dir, Log: log, Replace: func(anchors, cert, key []byte) error {
 		err := authority.Replace(anchors, cert, key)
 		if err == nil {
@@ -185,6 +195,7 @@ func (o *options) serveCluster(ctx context.Context, stdout io.Writer, log *slog.
 		}
 		return err
 	}}
+	// If one of them fails, ctx ends the other one.
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { source.Run(ctx); return nil })
 	group.Go(func() error {

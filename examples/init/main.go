@@ -25,6 +25,7 @@ import (
 
 func main() {
 	ctx, stop := cli.Interrupted()
+	// os.Exit skips deferred calls, so stop is called before.
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(cli.Status(os.Stderr, "init", err))
@@ -48,9 +49,11 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if err := s.Validate(); err != nil {
 		return cli.Misuse(err)
 	}
+	// The flag is accepted, because linkerd's charts may set it.
 	if s.save != "" && s.binary == "" {
 		log.Warn("--firewall-save-bin-path is ignored: --iptables-mode determines the binary")
 	}
+	// Invalid entries are left out, as in linkerd's proxy-init.
 	for _, list := range [][]string{s.InboundIgnore, s.OutboundIgnore} {
 		_, bad := redirect.Ports(list)
 		for _, err := range bad {
@@ -60,6 +63,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if s.Loops() {
 		log.Warn("without --proxy-uid or --proxy-gid the proxy's own connections are redirected to the proxy in a loop")
 	}
+	// IPv4 comes first, so that it is set even if IPv6 fails.
 	families := []redirect.Family{redirect.IPv4, redirect.IPv6}
 	if !s.ipv6 {
 		families = families[:1]
@@ -99,10 +103,12 @@ type settings struct {
 func parse(args []string, errs io.Writer) (settings, error) {
 	var s settings
 	f := flag.NewFlagSet("init", flag.ContinueOnError)
+	// both defines a flag by a long and a short name. add defines it under one name.
 	both := func(short, long, usage string, add func(name, usage string)) {
 		add(long, usage)
 		add(short, "short for --"+long)
 	}
+	// number returns a function that defines a flag for a number, with -1 for a flag that is not set.
 	number := func(to *int) func(name, usage string) {
 		return func(name, usage string) { f.IntVar(to, name, -1, usage) }
 	}
@@ -110,10 +116,12 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	both("o", "outgoing-proxy-port", "`port` of the proxy for outbound connections", number(&s.OutgoingPort))
 	both("u", "proxy-uid", "`uid` of the proxy; its connections are not redirected", number(&s.UID))
 	both("g", "proxy-gid", "`gid` of the proxy; its connections are not redirected", number(&s.GID))
+	// The flag may be repeated, and each time it adds ports.
 	both("r", "ports-to-redirect", "`ports`: redirect only these inbound ports", func(n, u string) {
 		f.Func(n, u, func(v string) (err error) { s.PortsToRedirect, err = numbers(s.PortsToRedirect, v); return err })
 	})
 	both("w", "use-wait-flag", "wait for the xtables lock", func(n, u string) { f.BoolVar(&s.Wait, n, false, u) })
+	// These flags may be repeated as well.
 	for name, list := range map[string]*[]string{
 		"inbound-ports-to-ignore": &s.InboundIgnore, "outbound-ports-to-ignore": &s.OutboundIgnore, "subnets-to-ignore": &s.SubnetsToIgnore,
 	} {

@@ -84,6 +84,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		"with -webhook: validity of a certificate; it is renewed after 2/3 of it")
 	cli.Describe(f, "usage: inject [flags] [file ...]\n\ninject adds the proxy to the workloads in manifests. "+
 		"Without a file, or with -, it reads standard input.")
+	// Each case rejects flags that contradict each other.
 	switch err := cli.ParseFlags(f, args, stdout); {
 	case err != nil:
 		return err
@@ -94,11 +95,13 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case c.webhook && c.lifetime < minLifetime:
 		return cli.Misuse(fmt.Errorf("-cert-lifetime %v: must be at least %v", c.lifetime, minLifetime))
 	}
+	// Only injection needs the configuration.
 	if !c.uninject && !c.annotate {
 		if err := c.check(); err != nil {
 			return cli.Misuse(err)
 		}
 	}
+	// Logs are only needed for a server. The filter reports to stderr.
 	if c.webhook {
 		log, lines := cli.Log(stderr, cli.TextLog)
 		defer cli.Flush(lines)
@@ -109,6 +112,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 // check returns an error unless the flags give a valid configuration for injection.
 func (c *command) check() error {
+	// Exactly one of the two must be given, so that nobody turns off TLS by mistake.
 	if c.disableIdentity != (c.anchors == "") {
 		return errors.New("-trust-anchors or -disable-identity is required, but not both")
 	}
@@ -122,6 +126,7 @@ func (c *command) check() error {
 // load returns the flags' configuration, with the content of the file -trust-anchors. It reads
 // the file at each call, because the trust anchors may change.
 func (c *command) load() (injector.Config, error) {
+	// Copy, because c is the result of the flags.
 	config := c.Config
 	if c.anchors == "" {
 		return config, nil
@@ -137,6 +142,7 @@ func (c *command) load() (injector.Config, error) {
 // filter writes the files to stdout with the proxy added, or removed with -uninject, and a line
 // for each workload to stderr. Without files it reads stdin.
 func (c *command) filter(files []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	// Without other flags, the proxy is added.
 	convert := injector.FilterUninject
 	verb := "uninjected"
 	switch {
@@ -151,9 +157,11 @@ func (c *command) filter(files []string, stdin io.Reader, stdout, stderr io.Writ
 		convert = config.Filter
 		verb = "injected"
 	}
+	// Without files, read standard input, as kubectl does.
 	if len(files) == 0 {
 		files = []string{"-"}
 	}
+	// The output is only written if all files could be converted.
 	var out []byte
 	for _, name := range files {
 		in, err := readFile(name, stdin)
@@ -185,6 +193,7 @@ func join(a, b []byte) []byte {
 	if len(a) > 0 && a[len(a)-1] != '\n' {
 		a = append(a, '\n')
 	}
+	// JSON documents need no separator.
 	if len(a) > 0 && len(b) > 0 && b[0] != '{' && !bytes.HasPrefix(b, []byte("---")) {
 		a = append(a, "---\n"...)
 	}
@@ -212,6 +221,7 @@ func (c *command) serve(ctx context.Context, log *slog.Logger) error {
 	server := webhook.Server{
 		Client: client, Config: c.load, Listen: c.listen, Admin: c.admin, Log: log,
 	}
+	// add serves another Service, whose certificate is kept in a Secret of its own.
 	add := func(service, secret, configuration string) *webhook.Certificate {
 		cert := &webhook.Certificate{
 			Client: client, Namespace: c.Namespace, Secret: secret, Configuration: configuration,
@@ -221,6 +231,7 @@ func (c *command) serve(ctx context.Context, log *slog.Logger) error {
 		server.Certificates = append(server.Certificates, cert)
 		return cert
 	}
+	// Both Services are served on the same port, and the API server selects one by name.
 	add(c.service, c.secret, c.hook)
 	if c.validate {
 		add(validatorName, validatorName+"-k8s-tls", validatorName+"-webhook-config").Validating = true

@@ -31,6 +31,7 @@ func runCheck(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	f.DurationVar(&o.Wait, "wait", 0, "how long to wait for pods of the control plane that are not ready")
 	f.StringVar(&output, "o", "text", "`format`: text or json")
 	cli.Describe(f, "install check verifies a cluster before the installation (-pre) and after it.")
+	// The flags are checked before the cluster is asked.
 	switch err := cli.Parse(f, args, stdout); {
 	case err != nil:
 		return err
@@ -43,6 +44,7 @@ func runCheck(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	if err != nil {
 		return err
 	}
+	// A cluster that does not answer must not hang the command.
 	config.Timeout = requestTimeout
 	if o.Client, err = kubernetes.NewForConfig(config); err != nil {
 		return err
@@ -55,6 +57,7 @@ func runCheck(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	if err := write(stdout); err != nil {
 		return err
 	}
+	// The report has been printed, so the error only sets the exit status.
 	if !report.Success {
 		return errChecks
 	}

@@ -20,6 +20,7 @@ import (
 func main() {
 	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	// os.Exit skips deferred calls, so stop is called before.
 	stop()
 	os.Exit(cli.Status(os.Stderr, "install", err))
 }
@@ -45,6 +46,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := cli.Parse(f, args, stdout); err != nil {
 		return err
 	}
+	// With several replicas, the webhook is always there, so pods without a proxy need not be accepted.
 	if o.FailurePolicy == "" {
 		o.FailurePolicy = "Ignore"
 		if o.HA {
@@ -67,6 +69,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 // key. It generates an identity if none of the three paths is given. It returns an error
 // if only some are given, or if KeepIdentity is also set.
 func readIdentity(o manifest.Options, anchors, issuer, key string) (i manifest.Identity, err error) {
+	// count is the number of flags that are given.
 	count := 0
 	for dst, path := range map[*[]byte]string{&i.Anchors: anchors, &i.Issuer: issuer, &i.Key: key} {
 		if path != "" {
@@ -76,6 +79,7 @@ func readIdentity(o manifest.Options, anchors, issuer, key string) (i manifest.I
 			}
 		}
 	}
+	// All three files belong together.
 	switch {
 	case count == 0:
 		return manifest.NewIdentity(o.TrustDomain)

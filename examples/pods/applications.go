@@ -11,6 +11,7 @@ import (
 // startApplications starts the servers of all pods and waits until they listen. The servers
 // do not depend on the proxies.
 func (r *running) startApplications(ctx context.Context) error {
+	// Both pods serve the same services, so that requests can be balanced.
 	for _, p := range []pod{r.web1, r.web2} {
 		conf, err := r.nginx(p)
 		if err != nil {
@@ -45,10 +46,12 @@ func (r *running) serve(ctx context.Context, p pod, name string, s service, argv
 // listening waits until a process in the pod p listens on port.
 func (r *running) listening(ctx context.Context, p pod, port uint16) error {
 	return until(ctx, fmt.Sprintf("%s to listen on %d", p.name, port), func() (bool, error) {
+		// ss prints the listening TCP sockets with this port, and nothing if there is none.
 		out, err := output(command(ctx, p, root, nil, "ss", "-Hltn", fmt.Sprintf("sport = :%d", port)))
 		if err != nil {
 			return false, err
 		}
+		// If a program has ended, waiting is useless.
 		return out != "", r.alive()
 	})
 }
@@ -57,6 +60,7 @@ func (r *running) listening(ctx context.Context, p pod, port uint16) error {
 // the pod name and the request URI. While the file at [running.failing] exists, it responds with
 // 500 to requests for the service shop.
 func (r *running) nginx(p pod) (file string, err error) {
+	// nginx runs as another user, and writes only to this directory.
 	dir := filepath.Dir(r.failing(p))
 	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // for another user
 		return "", err
@@ -66,9 +70,11 @@ func (r *running) nginx(p pod) (file string, err error) {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "daemon off;\nworker_processes 1;\npid %s/pid;\nevents {}\nhttp {\n\taccess_log off;\n", dir)
+	// nginx creates these at the start, even if they are not used.
 	for _, temp := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		fmt.Fprintf(&b, "\t%s_temp_path %s/%s;\n", temp, dir, temp)
 	}
+	// nginx cannot combine two conditions, so the file's existence and the host end up in one variable.
 	fmt.Fprintf(&b, "\tserver {\n\t\tlisten %d;\n\t\tlocation / {\n\t\t\tdefault_type text/plain;\n", r.web.addr.Port())
 	fmt.Fprintf(&b, "\t\t\tset $fail $host; if (-f %s) { set $fail fail:$host; }\n", r.failing(p))
 	fmt.Fprintf(&b, "\t\t\tif ($fail = fail:%s) { return 500 \"%s $request_uri\\n\"; }\n", r.shop.host(), p.name)

@@ -12,6 +12,7 @@ func (r *running) checkRedis(ctx context.Context) (string, error) {
 	redis := func(argv ...string) (string, error) {
 		return r.runAsApp(ctx, r.client, append([]string{"redis-cli", "-h", r.redis.host(), "-p", r.redis.port()}, argv...)...)
 	}
+	// The commands run in this order. Each must print want.
 	for _, c := range []struct {
 		want string
 		argv []string
@@ -35,6 +36,7 @@ func (r *running) checkRedis(ctx context.Context) (string, error) {
 // fail if a proxy waited for the first bytes of the client, because the proxies wait for
 // detectTimeout on a port that is not opaque, longer than any check.
 func (r *running) checkMail(ctx context.Context) (string, error) {
+	// curl reads the mail from a file, which the user app must be able to read.
 	letter := r.path("run", "letter")
 	if err := writePrivateFile(letter, "Subject: hello\r\n\r\n"+encryptedMarker+"\r\n", app); err != nil {
 		return "", err
@@ -45,6 +47,7 @@ func (r *running) checkMail(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("curl: %w\n%s", err, text)
 	}
+	// With -v, curl prints the lines of the server, with "<" before them. The server echoes the mail.
 	for _, want := range []string{"< 220 data ready", "< 250 data has ", encryptedMarker} {
 		if !strings.Contains(string(text), want) {
 			return "", fmt.Errorf("no %q in\n%s", want, text)

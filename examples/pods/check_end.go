@@ -14,6 +14,7 @@ import (
 // that no request fails: the proxy finishes its open requests, and the other pod serves the rest.
 // The controller is not told that the proxy ends.
 func (r *running) checkDrain(ctx context.Context) (string, error) {
+	// The numbers of responses by pod: before, during and after the end of the proxy.
 	ending := r.proxies["proxy-"+r.web1.name]
 	atStart := map[string]int{}
 	atShutdown := map[string]int{}
@@ -22,10 +23,13 @@ func (r *running) checkDrain(ctx context.Context) (string, error) {
 		return "", err
 	}
 	var load errgroup.Group
+	// begun is closed when requests are being sent, so that the proxy ends while some are open.
 	begun := make(chan struct{})
 	begin := sync.OnceFunc(func() { close(begun) })
+	// If the first batch fails, begin ends the wait below.
 	load.Go(func() error {
 		defer begin()
+		// Requests are sent until the proxy has ended.
 		for {
 			if err := r.sendBatch(ctx, atShutdown); err != nil || ending.ended() != nil {
 				return err
@@ -38,6 +42,7 @@ func (r *running) checkDrain(ctx context.Context) (string, error) {
 	if err := load.Wait(); err != nil {
 		return "", err
 	}
+	// The error of the requests comes first, because it tells more.
 	if stopped != nil {
 		return "", stopped
 	}
@@ -54,6 +59,7 @@ func (r *running) checkDrain(ctx context.Context) (string, error) {
 // sendBatch sends requests to the service web and adds to counts how many responses came from
 // each pod. It returns an error if a request fails.
 func (r *running) sendBatch(ctx context.Context, counts map[string]int) error {
+	// curl sends one request for each number in the brackets.
 	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web.host(), requests, encryptedMarker)
 	out, err := r.runAsApp(ctx, r.client, "curl", "-sS", "--fail", "--max-time", "30", "--parallel", "--parallel-max", "10", url)
 	if err != nil {
@@ -63,6 +69,7 @@ func (r *running) sendBatch(ctx context.Context, counts map[string]int) error {
 		pod, _, _ := strings.Cut(line, " ")
 		counts[pod]++
 	}
+	// All counted requests must have a response.
 	if n := len(lines(out)); n != requests {
 		return fmt.Errorf("%d responses to %d requests", n, requests)
 	}
@@ -72,6 +79,7 @@ func (r *running) sendBatch(ctx context.Context, counts map[string]int) error {
 // checkEnd terminates the proxies that are still running, and verifies that their exit status is
 // 0. The control plane's proxy goes last, because the others use it.
 func (r *running) checkEnd(ctx context.Context) (string, error) {
+	// web1's proxy has ended in checkDrain.
 	names := []string{r.client.name, r.web2.name, r.data.name, r.control.name}
 	for _, name := range names {
 		if err := r.proxies["proxy-"+name].stop(ctx, syscall.SIGTERM); err != nil {

@@ -36,7 +36,10 @@ func (r *running) checkNginx(ctx context.Context) (string, error) {
 // checkShared verifies that requests in HTTP/1.1 share connections between the proxies, because they
 // are sent over HTTP/2. Without this, each concurrent request would need its own connection.
 func (r *running) checkShared(ctx context.Context) (string, error) {
+	// perPod is how many connections the client's proxy may open to each pod.
 	const concurrent, perPod = 100, 3
+	// opened returns how many connections the client's proxy has opened to the pods of web so far. They
+	// share an identity.
 	opened := func() (int, error) {
 		return r.clientSeries(ctx, "tcp_open_total{", `direction="outbound"`, `peer="dst"`, fmt.Sprintf("server_id=%q", r.web1.identity()))
 	}
@@ -45,10 +48,12 @@ func (r *running) checkShared(ctx context.Context) (string, error) {
 		return "", err
 	}
 	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web.host(), concurrent, encryptedMarker)
+	// --parallel-immediate makes curl open a connection for each request at once.
 	if _, err := r.runAsApp(ctx, r.client, "curl", "-sS", "--fail", "--parallel", "--parallel-immediate", "--parallel-max",
 		strconv.Itoa(concurrent), url); err != nil {
 		return "", err
 	}
+	// answered counts all requests, and checkMetricsOut compares it with the metrics.
 	r.answered += concurrent
 	connsAfter, err := opened()
 	if n := connsAfter - connsBefore; err == nil && n > perPod*len(r.web.pods) {
@@ -86,6 +91,7 @@ func (r *running) checkClientID(ctx context.Context) (string, error) {
 // checkGRPC verifies that all four kinds of calls succeed and are balanced, over one connection
 // from the client.
 func (r *running) checkGRPC(ctx context.Context) (string, error) {
+	// There are four kinds of calls, so each is sent requests/4 times.
 	argv := []string{r.bin("app"), "call", r.echo.String(), strconv.Itoa(requests / 4), encryptedMarker}
 	figure, err := r.balance(ctx, r.echo, argv, func(line string) (pod string, ok bool) {
 		_, pod, ok = strings.Cut(line, " ")
@@ -101,6 +107,7 @@ func (r *running) checkPodAddress(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// answered counts all requests, and checkMetricsOut compares it with the metrics.
 	r.answered += direct
 	for _, line := range lines(out) {
 		if !strings.HasPrefix(line, r.web2.name+" ") {
@@ -121,12 +128,14 @@ func (r *running) checkUnmeshed(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// The response consists of the pod and the URI.
 	if want := r.web1.name + " /?" + cleartextMarker + "\n"; out != want {
 		return "", fmt.Errorf("%q, not %q", out, want)
 	}
 	return "200, which is the default policy (all-unauthenticated)", nil
 }
 
+// lines returns text's lines, without an empty last one.
 func lines(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }
 
 // balance runs a program that sends a number of requests, the constant requests, to the service s
@@ -142,6 +151,7 @@ func (r *running) balance(ctx context.Context, s service, argv []string, good fu
 		if err != nil {
 			return false, err
 		}
+		// There is a line for each response.
 		answers := lines(out)
 		for _, line := range answers {
 			pod, ok := good(line)
@@ -159,6 +169,7 @@ func (r *running) balance(ctx context.Context, s service, argv []string, good fu
 		total += requests
 		return !slices.ContainsFunc(s.pods, func(p pod) bool { return count[p.name] == 0 }), nil
 	})
+	// The shares are sorted, so that the figure does not depend on the map's order.
 	shares := make([]string, 0, len(count))
 	for _, name := range slices.Sorted(maps.Keys(count)) {
 		shares = append(shares, fmt.Sprintf("%s %d", name, count[name]))

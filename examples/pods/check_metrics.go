@@ -25,16 +25,19 @@ func (r *running) checkMetricsIn(ctx context.Context) (string, error) {
 // waits until the sum reaches r.answered, because a proxy may count a response late. It returns
 // an error if the sum is larger, or if a response counts as a failure.
 func (r *running) counted(ctx context.Context, direction, peer string, pods ...pod) (string, error) {
+	// Connections are not reused, so none stays open after a read.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	good := 0
 	bad := 0
 	err := until(ctx, fmt.Sprintf("%d responses with %s and %s", r.answered, direction, peer), func() (bool, error) {
+		// Each attempt counts from the beginning.
 		good = 0
 		bad = 0
 		for _, p := range pods {
 			url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(p.addr, adminPort))
 			if err := series(ctx, client, url, "response_total{", func(labels string, value int) {
 				switch {
+				// The series of another direction or peer do not count.
 				case !strings.Contains(labels, direction) || !strings.Contains(labels, peer) || !strings.Contains(labels, `tls="true"`):
 				case strings.Contains(labels, `classification="success"`):
 					good += value
@@ -47,6 +50,7 @@ func (r *running) counted(ctx context.Context, direction, peer string, pods ...p
 		}
 		return good+bad >= r.answered, nil
 	})
+	// err may be nil here, and is printed then too.
 	if err != nil || bad > 0 || good != r.answered {
 		return "", fmt.Errorf("%d good and %d failed responses counted, want %d: %w", good, bad, r.answered, err)
 	}
@@ -65,6 +69,7 @@ func series(ctx context.Context, client *http.Client, url, prefix string, visit 
 		return err
 	}
 	defer rsp.Body.Close()
+	// Each line is a series, such as NAME{LABELS} VALUE.
 	lines := bufio.NewScanner(rsp.Body)
 	for lines.Scan() {
 		rest, ok := strings.CutPrefix(lines.Text(), prefix)

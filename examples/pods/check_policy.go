@@ -16,6 +16,7 @@ import (
 // the proxy include the denial. Tap and the request's explanation must also show it, unless the
 // proxy is foreign.
 func (r *running) checkDeniedRequest(ctx context.Context) (string, error) {
+	// The pod's own address, because a pod without a proxy cannot reach a service's address.
 	url := "http://" + netip.AddrPortFrom(r.web1.addr, r.api.addr.Port()).String() + "/"
 	out, err := r.runAsApp(ctx, r.unmeshedClient, "curl", "-sS", "--max-time", "30", "-o", "/dev/null", "-w", "%{http_code}", url)
 	if err != nil {
@@ -26,9 +27,11 @@ func (r *running) checkDeniedRequest(ctx context.Context) (string, error) {
 	}
 	server := r.api.serverName(r.web1)
 	n, err := denials(ctx, r.web1, "inbound_http_authz_deny_total{", server)
+	// A foreign proxy, such as linkerd's, has no explanations.
 	if err != nil || r.isForeign(r.web1) {
 		return fmt.Sprintf("403; inbound_http_authz_deny_total: %d", n), err
 	}
+	// The first request was not tapped, so another one is sent.
 	init, explanation, err := r.explained(ctx, r.web1, "/denied", func() {
 		_, _ = r.runAsApp(ctx, r.unmeshedClient, "curl", "-sS", "--max-time", "30", url+"denied")
 	})
@@ -46,6 +49,7 @@ func (r *running) checkDeniedRequest(ctx context.Context) (string, error) {
 // show it, unless the proxy is foreign.
 func (r *running) checkDeniedConnection(ctx context.Context) (string, error) {
 	out, err := r.runAsApp(ctx, r.unmeshedClient, "redis-cli", "-h", r.data.addr.String(), "-p", r.redis.port(), "GET", "key")
+	// Depending on the moment, redis-cli fails or prints that the connection was closed.
 	if err == nil && !strings.Contains(out, "closed") {
 		return "", fmt.Errorf("redis-cli received %q", out)
 	}
@@ -53,6 +57,7 @@ func (r *running) checkDeniedConnection(ctx context.Context) (string, error) {
 	if err != nil || r.isForeign(r.data) {
 		return fmt.Sprintf("closed; inbound_tcp_authz_deny_total: %d", n), err
 	}
+	// The first connection was not tapped, so others are opened.
 	failed, err := r.deniedConnection(ctx, r.data, r.unmeshedClient, func() {
 		_, _ = r.runAsApp(ctx, r.unmeshedClient, "redis-cli", "-h", r.data.addr.String(), "-p", r.redis.port(), "GET", "key")
 	})
@@ -71,6 +76,7 @@ func denials(ctx context.Context, p pod, metric, server string) (n int, err erro
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(p.addr, adminPort))
 	err = until(ctx, fmt.Sprintf("%s to count a denial by the server %s", p.name, server), func() (bool, error) {
+		// Each attempt counts from the beginning.
 		n = 0
 		err := series(ctx, client, url, metric, func(labels string, value int) {
 			if strings.Contains(labels, fmt.Sprintf("srv_name=%q", server)) {

@@ -14,6 +14,7 @@ import (
 // shopSplit returns an outbound policy for shop: an HTTPRoute to the backends shop-1 and shop-2,
 // with the weights first and second.
 func (c cluster) shopSplit(first, second int) object {
+	// ref refers to a service as a backend.
 	ref := func(s service, weight int) object {
 		return object{"name": s.host(), "port": s.addr.Port(), "weight": weight}
 	}
@@ -47,6 +48,7 @@ func (r *running) askShop(ctx context.Context, n int) (byPod map[string]int, fai
 		return nil, 0, err
 	}
 	byPod = map[string]int{}
+	// For each request, there is a line with the pod and the URI, and one with the status.
 	for _, line := range lines(out) {
 		switch pod, _, _ := strings.Cut(line, " "); pod {
 		case "200":
@@ -68,6 +70,7 @@ func (r *running) askShop(ctx context.Context, n int) (byPod map[string]int, fai
 // backend gets requests, and about a tenth of all requests. It also verifies that metrics, tap,
 // an explanation and /stack in the client's proxy show the backends.
 func (r *running) checkSplit(ctx context.Context) (string, error) {
+	// At first, all requests go to the pod web1, which is the backend shop-1.
 	byPod, failed, err := r.askShop(ctx, requests)
 	if err != nil || failed > 0 || byPod[r.web2.name] > 0 {
 		return "", fmt.Errorf("before the split: %v, %d failed: %w", byPod, failed, err)
@@ -76,6 +79,7 @@ func (r *running) checkSplit(ctx context.Context) (string, error) {
 	if err := r.setPolicy(ctx, r.shopSplit(90, 10)); err != nil {
 		return "", err
 	}
+	// The policy takes effect after a moment.
 	err = until(ctx, "the split", func() (bool, error) {
 		byPod, _, err := r.askShop(ctx, 20)
 		return byPod[r.web2.name] > 0, err
@@ -84,6 +88,7 @@ func (r *running) checkSplit(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// With 1000 requests, the share must be between 5% and 15%.
 	const n = 1000
 	if byPod, failed, err = r.askShop(ctx, n); err != nil {
 		return "", err
@@ -91,6 +96,7 @@ func (r *running) checkSplit(ctx context.Context) (string, error) {
 	if share := byPod[r.web2.name]; failed > 0 || share < n/20 || share > n*3/20 {
 		return "", fmt.Errorf("%v of %d requests, %d failed; want a tenth from %s", byPod, n, failed, r.web2.name)
 	}
+	// The first requests to shop-2 also count, so the metric may be larger.
 	labels := shopLabels(r.shop.name, "HTTPRoute", "shop-route")
 	counted, err := r.clientSeries(ctx, "outbound_http_route_backend_requests_total{", append(labels, `backend_name="shop-2"`)...)
 	if err == nil && counted < byPod[r.web2.name] {
@@ -103,6 +109,7 @@ func (r *running) checkSplit(ctx context.Context) (string, error) {
 	if err := errors.Join(err, tapErr, stackErr, whyErr); err != nil {
 		return "", err
 	}
+	// The tap shows the endpoint's address, and each backend has one pod.
 	target := r.shop1
 	if all[0].init.Destination.Addr() == r.web2.addr {
 		target = r.shop2
@@ -118,16 +125,20 @@ func (r *running) checkAccrual(ctx context.Context) (string, error) {
 	if err := r.setPolicy(ctx, shopAccrual()); err != nil {
 		return "", err
 	}
+	// The policy takes effect after a moment. /stack shows it then.
 	if err := until(ctx, "the circuit breakers", func() (bool, error) {
 		_, _, err := r.askShop(ctx, 20)
 		return r.stackHas(ctx, "max_failures=3") == nil, err
 	}); err != nil {
 		return "", err
 	}
+	// web1 fails as long as this file exists.
 	if err := writePrivateFile(r.failing(r.web1), "", app); err != nil {
 		return "", err
 	}
+	// The file must not stay if the check fails.
 	defer func() { _ = os.Remove(r.failing(r.web1)) }()
+	// pending returns how many endpoints of shop are ejected.
 	pending := func() (int, error) {
 		return r.clientSeries(ctx, "outbound_http_balancer_endpoints{", `backend_name="shop"`, `endpoint_state="pending"`)
 	}
@@ -137,6 +148,7 @@ func (r *running) checkAccrual(ctx context.Context) (string, error) {
 		_, failed, err := r.askShop(ctx, 20)
 		failures += failed
 		sent += 20
+		// One of the two endpoints is web1.
 		n, seriesErr := pending()
 		return n == 1, errors.Join(err, seriesErr)
 	})
@@ -150,6 +162,7 @@ func (r *running) checkAccrual(ctx context.Context) (string, error) {
 		return "", err
 	}
 	recovered := time.Now()
+	// The requests let the proxy probe web1.
 	if err := until(ctx, r.web1.name+" to return", func() (bool, error) {
 		answers, _, err := r.askShop(ctx, 20)
 		n, seriesErr := pending()
@@ -165,14 +178,17 @@ func (r *running) checkAccrual(ctx context.Context) (string, error) {
 // and /stack in the client's proxy show it. It repeats the verification, because the proxy admits
 // one request to web1 whenever a penalty ends, and that may be during any of its parts.
 func (r *running) showsEjection(ctx context.Context) error {
+	// last is the error of the last attempt. until only knows that it failed.
 	var last error
 	err := until(ctx, "the ejection to show", func() (bool, error) {
 		answers, failed, err := r.askShop(ctx, requests)
 		if err == nil && (failed > 0 || answers[r.web1.name] > 0) {
 			err = fmt.Errorf("%v, %d failed", answers, failed)
 		}
+		// The circuit breaker of web1 is open, that is, it rejects requests.
 		stackErr := r.stackHas(ctx, "state=open")
 		all, tapErr := r.tapPods(ctx, r.shop, "/tapped-accrual", r.client)
+		// The balancer chose web2, because web1's service was not ready.
 		whyErr := r.explainsShop(ctx, "/explained-accrual",
 			"chosen="+r.web2.addr.String(), "addr="+r.web1.addr.String(), "result=unready")
 		if last = errors.Join(err, stackErr, tapErr, whyErr); last == nil {
@@ -192,8 +208,10 @@ func shopLabels(parent, kind, route string) []string {
 // clientSeries adds up series in the client proxy's metrics, if their text begins with prefix and
 // contains all labels. The text is the name, followed by the labels.
 func (r *running) clientSeries(ctx context.Context, prefix string, labels ...string) (sum int, err error) {
+	// Connections are not reused, so none stays open after a read.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(r.client.addr, adminPort))
+	// A series counts if it has all labels.
 	err = series(ctx, client, url, prefix, func(have string, value int) {
 		for _, l := range labels {
 			if !strings.Contains(have, l) {

@@ -24,7 +24,7 @@ import (
 type tapped struct {
 	init  tap.Event // event of the request headers
 	code  int       // status of the response
-	ended bool
+	ended bool      // the event of the response's end has arrived
 }
 
 // watch sets r.watcher to a client of the proxies' taps, unless it is set already.
@@ -43,7 +43,9 @@ func (r *running) tapPods(ctx context.Context, s service, path string, pods ...p
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// Each goroutine writes only its own element.
 	shown := make([]tapped, len(pods))
+	// The first error ends the other watches too.
 	all, watching := errgroup.WithContext(ctx)
 	for i, p := range pods {
 		all.Go(func() (err error) {
@@ -52,12 +54,14 @@ func (r *running) tapPods(ctx context.Context, s service, path string, pods ...p
 		})
 	}
 	var sending sync.WaitGroup
+	// The tap shows only requests that begin after it, so requests are sent until all taps have shown one.
 	sending.Go(func() {
 		for url := fmt.Sprintf("http://%s%s/[1-20]?%s", s.host(), path, encryptedMarker); watching.Err() == nil; {
 			_, _ = r.runAsApp(watching, r.client, "curl", "-sS", "--max-time", "30", "--parallel", "--parallel-max", "10", url)
 		}
 	})
 	err := all.Wait()
+	// All watches have ended. This also ends a curl that is running.
 	cancel()
 	sending.Wait()
 	return shown, err
@@ -71,11 +75,13 @@ func (r *running) tapPod(ctx context.Context, path string, p pod) (tapped, error
 		return tapped{}, err
 	}
 	defer conn.Close()
+	// The taps show several requests at once, so their events are matched by stream.
 	open := map[uint64]tapped{}
 	for e, err := range tap.Observe(ctx, conn, &pb.ObserveRequest{Limit: 1000, Match: match.PathPrefix(path)}) {
 		if err != nil {
 			return tapped{}, fmt.Errorf("%s: %w", p.name, err)
 		}
+		// An unknown stream yields an empty value.
 		t := open[e.ID.Stream]
 		switch {
 		case e.RequestInit != nil:
@@ -85,6 +91,7 @@ func (r *running) tapPod(ctx context.Context, path string, p pod) (tapped, error
 		case e.ResponseEnd != nil:
 			t.ended = true
 		}
+		// A watch may begin in the middle of a request, which has no init event then.
 		if t.ended && t.init.RequestInit != nil {
 			return t, nil
 		}
@@ -97,6 +104,7 @@ func (r *running) tapPod(ctx context.Context, path string, p pod) (tapped, error
 // path, together with how the proxy handled it. init is the event with the request headers, and
 // explanation is the explanation as text.
 func (r *running) explained(ctx context.Context, p pod, path string, send func()) (init tap.Event, explanation string, err error) {
+	// The explanation comes with the last event, and the request headers with the first.
 	inits := map[uint64]tap.Event{}
 	err = r.tapWhile(ctx, p, &tappb.WatchRequest{Match: match.PathPrefix(path), Explain: true}, send, func(e tap.Event) bool {
 		switch {
@@ -134,9 +142,11 @@ func (r *running) tapWhile(ctx context.Context, p pod, req *tappb.WatchRequest, 
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
+	// The deferred calls run in reverse: cancel ends the last send, and then Wait waits for it.
 	var sending sync.WaitGroup
 	defer sending.Wait()
 	defer cancel()
+	// The tap shows only what begins after it, so sends repeat.
 	sending.Go(func() {
 		for ctx.Err() == nil {
 			send()
@@ -160,6 +170,7 @@ func (r *running) explainsShop(ctx context.Context, path string, texts ...string
 	if r.isForeign(r.client) {
 		return nil
 	}
+	// The errors of requests do not matter, because the tap shows whether one succeeded.
 	_, explanation, err := r.explained(ctx, r.client, path, func() {
 		_, _ = r.runAsApp(ctx, r.client, "curl", "-sS", "--max-time", "30", "http://"+r.shop.host()+path+"?"+encryptedMarker)
 	})
@@ -183,6 +194,7 @@ func (r *running) checkTapOut(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// There is one pod, so there is one request.
 	t := all[0]
 	err = errors.Join(t.is(tap.Outbound, r.web.host()),
 		from(t.init.Source, r.client), label(t.init.DestinationLabels, "tls", "true"),
@@ -235,11 +247,13 @@ func label(labels map[string]string, key, want string) error {
 // checkTapRejected verifies that tap rejects a client in cleartext, and a client whose
 // certificate is for another name.
 func (r *running) checkTapRejected(ctx context.Context) (string, error) {
+	// A nil configuration means cleartext.
 	cleartext, err := dial(netip.AddrPortFrom(r.client.addr, tapPort), nil)
 	if err != nil {
 		return "", err
 	}
 	defer cleartext.Close()
+	// This client's certificate is valid, but not for the account that may use tap.
 	w, err := r.newWatcher(ctx, r.web1.account, "other-account")
 	if err != nil {
 		return "", err
@@ -249,6 +263,7 @@ func (r *running) checkTapRejected(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer another.Close()
+	// Observe ends with the error, which a rejected client gets first.
 	for client, conn := range map[string]*grpc.ClientConn{"a cleartext client": cleartext, r.web1.identity(): another} {
 		for _, err := range tap.Observe(ctx, conn, &pb.ObserveRequest{Limit: 1, Match: match.PathPrefix("/")}) {
 			if status.Code(err) != codes.Unauthenticated {

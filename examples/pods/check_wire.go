@@ -23,6 +23,7 @@ func (r *running) flows(ctx context.Context) ([]wire.Flow, error) {
 		return r.captured, nil
 	}
 	// tcpdump writes with a delay. After this connection it has captured all earlier ones.
+	// Nothing listens on port 9, which does not matter, because the capture shows the attempt.
 	last := netip.AddrPortFrom(r.unmeshedClient.addr, 9)
 	if conn, err := new(net.Dialer).DialContext(ctx, "tcp", last.String()); err == nil {
 		conn.Close()
@@ -39,12 +40,14 @@ func (r *running) flows(ctx context.Context) ([]wire.Flow, error) {
 	}); err != nil {
 		return nil, err
 	}
+	// tcpdump prints a report when it is interrupted.
 	if err := r.capture.stop(ctx, syscall.SIGINT); err != nil {
 		return nil, err
 	}
 	if report := r.capture.tail(); !strings.Contains(report, " 0 packets dropped by kernel") {
 		return nil, fmt.Errorf("the capture is incomplete:\n%s", report)
 	}
+	// The flows with gaps would hide what was sent.
 	var err error
 	for _, f := range flows {
 		if f.Lost {
@@ -73,17 +76,21 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// The addresses of pods with proxies.
 	meshed := map[netip.Addr]bool{}
 	for _, p := range r.meshed() {
 		meshed[p.addr] = true
 	}
 	connections := 0
 	size := 0
+	// captured counts the connections by their description.
 	captured := map[string]int{}
 	for _, f := range flows {
+		// The marker is only sent between pods with proxies, so it must always be encrypted.
 		if bytes.Contains(f.Data, []byte(encryptedMarker)) {
 			return "", fmt.Errorf("%s has the marker", r.describe(f))
 		}
+		// Other connections may be in cleartext.
 		if !meshed[f.From.Addr()] || !meshed[f.To.Addr()] || len(f.Data) == 0 {
 			continue
 		}
@@ -91,11 +98,13 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("%s is not TLS: %.60q", r.describe(f), f.Data)
 		}
 		size += len(f.Data)
+		// Only the flow from the client has a server name, so each connection counts once.
 		if name := f.ServerName(); name != "" {
 			connections++
 			captured[fmt.Sprintf("%s → %s:%d, TLS for %s", r.name(f.From.Addr()), r.name(f.To.Addr()), f.To.Port(), name)]++
 		}
 	}
+	// With the flag -wire, all connections are printed.
 	if r.wire {
 		for _, line := range slices.Sorted(maps.Keys(captured)) {
 			fmt.Printf("%4d × %s\n", captured[line], line)
@@ -109,6 +118,8 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 // must have caused, such as one from the client to the controller. The keys of captured describe
 // the connections.
 func (r *running) expected(captured map[string]int) error {
+	// With direct, the client's proxy connects to the inbound port of the other proxy, instead of the
+	// server's port.
 	redis := r.redis.addr.Port()
 	if r.redis.direct {
 		redis = inboundPort
@@ -117,6 +128,7 @@ func (r *running) expected(captured map[string]int) error {
 	if r.api.direct {
 		api = inboundPort
 	}
+	// Each of these connections must have been captured once or more.
 	for _, c := range []struct {
 		from, to pod
 		port     uint16
@@ -152,12 +164,14 @@ func (r *running) checkWireCleartext(ctx context.Context) (string, error) {
 	requests := 0
 	answers := 0
 	for _, f := range flows {
+		// The response repeats the marker, which is in the URI.
 		n := bytes.Count(f.Data, []byte(cleartextMarker))
 		switch {
 		case f.From.Addr() == r.unmeshedClient.addr:
 			requests += n
 		case f.To.Addr() == r.unmeshedClient.addr:
 			answers += n
+		// No other pod may see it.
 		case n > 0:
 			return "", fmt.Errorf("%s → %s: the marker of %s", f.From, f.To, r.unmeshedClient.name)
 		}

@@ -70,6 +70,7 @@ type cluster struct {
 
 // newCluster returns the description of all pods and services. It does not start anything.
 func newCluster() cluster {
+	// Pods and the gateway are in 10.77.0.0/24, and the virtual addresses of services in 10.78.0.0/24.
 	address := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 77, 0, last}) }
 	c := cluster{
 		control:        pod{name: "control", addr: address(2), account: "control"},
@@ -79,6 +80,7 @@ func newCluster() cluster {
 		data:           pod{name: "data", addr: address(13), account: "data", opaque: "2525"},
 		unmeshedClient: pod{name: "unmeshedClient", addr: address(20)},
 	}
+	// virtual returns a service's address with the port. last is the last byte of the IP address.
 	virtual := func(last byte, port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 78, 0, last}), port)
 	}
@@ -94,10 +96,12 @@ func newCluster() cluster {
 	return c
 }
 
+// pods returns all pods, whether they have a proxy or not.
 func (c cluster) pods() []pod {
 	return []pod{c.control, c.client, c.web1, c.web2, c.data, c.unmeshedClient}
 }
 
+// meshed returns the pods with a proxy.
 func (c cluster) meshed() []pod {
 	return slices.DeleteFunc(c.pods(), func(p pod) bool { return !p.meshed() })
 }
@@ -124,12 +128,14 @@ type object map[string]any
 // same profile, and one for each pod address with a profile that leads to that pod. policy is the
 // outbound policy for shop. The file also contains the inbound policies for api and redis.
 func (c cluster) destinations(policy object) ([]byte, error) {
+	// The keys are addresses or names with ports, for which proxies ask the controller.
 	all := object{}
 	for _, s := range c.services() {
 		endpoints := make([]object, len(s.pods))
 		for i, p := range s.pods {
 			ep := s.endpoint(p)
 			endpoints[i] = ep
+			// The profile for the pod's address leads to this pod only.
 			profile := object{"endpoint": ep}
 			if s.opaque {
 				profile["opaque"] = true
@@ -140,6 +146,7 @@ func (c cluster) destinations(policy object) ([]byte, error) {
 		if s.opaque {
 			profile["opaque"] = true
 		}
+		// A proxy asks for the profile by the service's address, and for the endpoints by the name in it.
 		all[s.addr.String()] = object{"profile": profile}
 		all[s.String()] = object{"labels": object{"namespace": "default", "service": s.name}, "endpoints": endpoints, "profile": profile}
 	}
@@ -171,8 +178,10 @@ func (s service) endpoint(p pod) object {
 		"addr":     netip.AddrPortFrom(p.addr, s.addr.Port()).String(),
 		"labels":   object{"pod": p.name},
 		"identity": p.identity(),
+		// Proxies send HTTP/2 to each other, whatever the client uses.
 		"protocol": "h2",
 	}
+	// Proxies forward the bytes of an opaque service as they are.
 	if s.opaque {
 		ep["protocol"] = "opaque"
 	}

@@ -39,6 +39,7 @@ func (r *running) tokens() string { return r.path("run", "tokens") }
 
 // startControl starts the controller and the CA, and waits until they listen.
 func (r *running) startControl(ctx context.Context) error {
+	// Both functions return the flags for the controller and for the CA.
 	sources := r.fileSources
 	if r.kubernetes {
 		sources = r.kubernetesSources
@@ -55,12 +56,14 @@ func (r *running) startControl(ctx context.Context) error {
 			return err
 		}
 	}
+	// Both must listen before the proxies start.
 	return errors.Join(r.listening(ctx, r.control, destinationPort), r.listening(ctx, r.control, caPort))
 }
 
 // fileSources writes the controller's configuration file, and creates the CA's directories. It
 // returns the command-line flags of both.
 func (r *running) fileSources(context.Context) (destination, ca []string, err error) {
+	// At first, all requests for shop go to the first backend.
 	file := r.path("run", "destinations.yaml")
 	err = r.writeDestinations(file, r.shopSplit(100, 0))
 	err = errors.Join(err, makePrivateDir(filepath.Dir(r.anchors()), app), makePrivateDir(r.tokens(), app))
@@ -89,6 +92,7 @@ func (r *running) writeDestinations(file string, policy object) error {
 	if err != nil {
 		return err
 	}
+	// The file is renamed, because the controller must never read an incomplete one.
 	if err := writePrivateFile(file+".new", string(destinations), app); err != nil {
 		return err
 	}
@@ -103,12 +107,14 @@ func (r *running) credentials(ctx context.Context, account, name string, uid int
 	if err := makePrivateDir(dir, uid); err != nil {
 		return "", "", err
 	}
+	// id.Generate writes these files as root.
 	if err := id.Generate(dir, identity(account)); err != nil {
 		return "", "", err
 	}
 	text, err := r.token(ctx, account)
 	token = filepath.Join(dir, "token")
 	err = errors.Join(err, writePrivateFile(token, text, uid))
+	// The client runs as another user, and must be able to read the files.
 	for _, file := range []string{"key.p8", "csr.der"} {
 		err = errors.Join(err, os.Chown(filepath.Join(dir, file), uid, uid))
 	}
@@ -117,11 +123,13 @@ func (r *running) credentials(ctx context.Context, account, name string, uid int
 
 // token returns a token that the CA accepts for the account.
 func (r *running) token(ctx context.Context, account string) (string, error) {
+	// With an API server, the tokens are those of a ServiceAccount.
 	if r.apiServer != nil {
 		err := r.apiServer.apply(ctx, newObject("v1", "ServiceAccount", account, nil))
 		token, tokenErr := r.apiServer.token(ctx, "default", account, identitykube.Audience)
 		return token, errors.Join(err, tokenErr)
 	}
+	// Otherwise, the CA compares a token with the one in its directory. All clients of an account share it.
 	tokenPath := filepath.Join(r.tokens(), identity(account))
 	text, err := os.ReadFile(tokenPath)
 	if errors.Is(err, os.ErrNotExist) {

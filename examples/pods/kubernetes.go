@@ -69,11 +69,13 @@ func (r *running) startAPIServer(ctx context.Context) error {
 		return err
 	}
 	dir := r.path("run", "kube")
+	// The API server signs the tokens of ServiceAccounts with this key.
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		return err
 	}
 	block := &pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}
+	// The token for this program, which may do everything because of its group.
 	token := rand.Text()
 	if err := errors.Join(
 		makePrivateDir(dir, root),
@@ -82,6 +84,7 @@ func (r *running) startAPIServer(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
+	// --unsafe-no-fsync saves time, because the data is not needed after the end.
 	const etcd = "http://127.0.0.1:2379"
 	if _, err := r.start(pod{}, root, "etcd", nil, filepath.Join(programs, "etcd"), "--data-dir", dir+"/etcd", "--unsafe-no-fsync",
 		"--listen-client-urls", etcd, "--advertise-client-urls", etcd); err != nil {
@@ -101,6 +104,7 @@ func (r *running) startAPIServer(ctx context.Context) error {
 		Host: apiURL(), BearerToken: token, QPS: -1,
 		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, // nothing else is in the sandbox
 	}
+	// mapper learns the kinds of objects from the API server when it needs them.
 	a := new(apiServer)
 	if a.client, err = kubernetes.NewForConfig(cfg); err != nil {
 		return err
@@ -110,12 +114,14 @@ func (r *running) startAPIServer(ctx context.Context) error {
 	}
 	a.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(a.client.Discovery()))
 	r.apiServer = a
+	// The API server needs some seconds. alive ends the wait early if a process has ended.
 	if err := until(ctx, "the API server", func() (bool, error) {
 		_, err := a.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 		return err == nil, r.alive()
 	}); err != nil {
 		return err
 	}
+	// The definitions of kinds come first, because the other objects need them.
 	if err := a.applyText(ctx, destinationkube.CRDs()); err != nil {
 		return err
 	}
@@ -134,6 +140,7 @@ metadata: {name: linkerd-destination, namespace: linkerd}
 	return errors.Join(a.apply(ctx, r.objects()...), r.setPolicy(ctx, r.shopSplit(100, 0)))
 }
 
+// apiURL returns the address of the API server as the pods see it.
 func apiURL() string { return "https://" + net.JoinHostPort(gateway.String(), strconv.Itoa(apiPort)) }
 
 // applyText creates or changes the objects in text, which is YAML.
@@ -143,6 +150,7 @@ func (a *apiServer) applyText(ctx context.Context, text string) error {
 		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
 			return err
 		}
+		// A document with comments only is empty.
 		if o == nil {
 			continue
 		}
@@ -161,16 +169,19 @@ func (a *apiServer) apply(ctx context.Context, objects ...object) error {
 		if err != nil {
 			return err
 		}
+		// Force takes over fields that another manager has set, so that no conflict can fail the call.
 		options := metav1.ApplyOptions{FieldManager: "pods", Force: true}
 		err = until(ctx, "the kind "+u.GetKind(), func() (bool, error) {
 			resource, err := a.resource(u)
 			if err == nil {
 				_, err = resource.Apply(ctx, u.GetName(), u, options)
 			}
+			// The kind is not known yet. Reset makes the mapper ask the API server again.
 			if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 				a.mapper.Reset()
 				return false, nil
 			}
+			// The API server ignores the status in an object, and only stores it by this call.
 			if _, found := o["status"]; err == nil && found {
 				_, err = resource.ApplyStatus(ctx, u.GetName(), u, options)
 			}
@@ -183,7 +194,9 @@ func (a *apiServer) apply(ctx context.Context, objects ...object) error {
 	return nil
 }
 
+// unstructuredOf returns o in the form that the API client needs.
 func unstructuredOf(o object) (*unstructured.Unstructured, error) {
+	// The detour over JSON yields the types that it expects, such as int64 for numbers.
 	text, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
@@ -199,6 +212,7 @@ func (a *apiServer) resource(u *unstructured.Unstructured) (dynamic.ResourceInte
 	if err != nil {
 		return nil, err
 	}
+	// Objects of this kind are in no namespace.
 	if m.Scope.Name() == meta.RESTScopeNameRoot {
 		return a.dynamic.Resource(m.Resource), nil
 	}
@@ -210,6 +224,7 @@ func (a *apiServer) resource(u *unstructured.Unstructured) (dynamic.ResourceInte
 func newObject(version, kind, name string, fields object) object {
 	o := object{"apiVersion": version, "kind": kind}
 	maps.Copy(o, fields)
+	// The caller may have set labels or annotations.
 	metadata, _ := o["metadata"].(object)
 	if metadata == nil {
 		metadata = object{}
@@ -229,6 +244,7 @@ func (c cluster) objects() (all []object) {
 		if p.opaque != "" {
 			annotations[opaquePorts] = p.opaque + "," + c.redis.port()
 		}
+		// The controller only treats a pod as one with a proxy if it has a container named linkerd-proxy.
 		container := func(name string) object { return object{"name": name, "image": "example.com/" + name} }
 		all = append(all,
 			newObject("v1", "ServiceAccount", p.account, nil),
@@ -241,6 +257,7 @@ func (c cluster) objects() (all []object) {
 				"status": object{"phase": "Running", "podIP": p.addr.String(), "podIPs": []object{{"ip": p.addr.String()}}},
 			}))
 	}
+	// The EndpointSlice leads to the pods by their addresses.
 	for _, s := range c.services() {
 		endpoints := make([]object, 0, len(s.pods))
 		for _, p := range s.pods {
@@ -253,6 +270,7 @@ func (c cluster) objects() (all []object) {
 			"ports": []object{{"name": "port", "port": s.addr.Port(), "protocol": "TCP"}}, "endpoints": endpoints,
 		}))
 	}
+	// Each Server has an AuthorizationPolicy with the same name.
 	for _, s := range []service{c.api, c.redis} {
 		for _, p := range s.pods {
 			name := s.serverName(p)
@@ -269,6 +287,8 @@ func (c cluster) objects() (all []object) {
 	return all
 }
 
+// opaquePorts is an annotation with the ports whose connections are forwarded as bytes. policyGroup is the
+// API group of linkerd's policies.
 const (
 	opaquePorts = "config.linkerd.io/opaque-ports"
 	policyGroup = "policy.linkerd.io"
@@ -280,6 +300,7 @@ func (s service) object(annotations object) object {
 		annotations = object{}
 	}
 	if s.opaque {
+		// This annotation tells the controller that the port is opaque.
 		annotations[opaquePorts] = s.port()
 	}
 	return newObject("v1", "Service", s.name, object{
@@ -294,6 +315,7 @@ func (s service) object(annotations object) object {
 // applyShop makes policy the outbound policy for shop. policy is written as in the controller's
 // configuration file; applyShop translates it to an HTTPRoute or to annotations on the Service.
 func (r *running) applyShop(ctx context.Context, policy object) error {
+	// Without failure accrual in policy, the Service gets no such annotation, and old ones disappear.
 	annotations := object{}
 	accrual, _ := policy["failureAccrual"].(object)
 	for field, annotation := range map[string]string{
@@ -309,6 +331,7 @@ func (r *running) applyShop(ctx context.Context, policy object) error {
 	}
 	route := newObject("gateway.networking.k8s.io/v1", "HTTPRoute", "shop-route", nil)
 	routes, _ := policy["httpRoutes"].([]object)
+	// The policy has no routes, so the route of an earlier policy is deleted.
 	if len(routes) == 0 {
 		u, err := unstructuredOf(route)
 		if err != nil {
@@ -327,6 +350,7 @@ func (r *running) applyShop(ctx context.Context, policy object) error {
 			b["name"], _, _ = strings.Cut(fmt.Sprint(b["name"]), ".")
 		}
 	}
+	// The route belongs to the Service.
 	route["spec"] = object{"parentRefs": []object{{"group": "", "kind": "Service", "name": r.shop.name}}, "rules": rules}
 	return r.apiServer.apply(ctx, route)
 }
@@ -339,6 +363,7 @@ func (r *running) kubeconfig(ctx context.Context, account string) (string, error
 		return "", err
 	}
 	file := r.path("run", account+".kubeconfig")
+	// The certificate is not verified, because nothing else is in the sandbox.
 	return file, writePrivateFile(file, fmt.Sprintf(`
 apiVersion: v1
 kind: Config
@@ -370,6 +395,7 @@ func (r *running) makeIssuer(ctx context.Context) error {
 	if _, err := ca.Open(dir, "cluster.local"); err != nil {
 		return err
 	}
+	// A Secret of the type kubernetes.io/tls has these names.
 	for src, dst := range map[string]string{"issuer.pem": "tls.crt", "issuer.key": "tls.key"} {
 		dst = filepath.Join(dir, dst)
 		if err := errors.Join(os.Rename(filepath.Join(dir, src), dst), os.Chown(dst, app, app)); err != nil {
@@ -381,6 +407,7 @@ func (r *running) makeIssuer(ctx context.Context) error {
 		return err
 	}
 	o := newObject("v1", "ConfigMap", "linkerd-identity-trust-roots", object{"data": object{"ca-bundle.crt": string(anchors)}})
+	// newObject has set the namespace default.
 	o["metadata"] = object{"name": "linkerd-identity-trust-roots", "namespace": identitykube.Namespace}
 	return r.apiServer.apply(ctx, o)
 }

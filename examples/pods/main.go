@@ -41,6 +41,7 @@ var (
 func main() {
 	ctx, stop := cli.Interrupted()
 	err := start(ctx, os.Args[1:])
+	// os.Exit skips deferred calls, so stop is called before.
 	stop()
 	switch {
 	case err == nil:
@@ -84,6 +85,7 @@ func (o *options) parse(args []string) error {
 	if o.only != "" && o.proxy == "" {
 		return cli.Misuse(fmt.Errorf("-proxy-pods %s: requires -proxy", o.only))
 	}
+	// Without the flag, only is empty, and the only name too.
 	for name := range strings.SplitSeq(o.only, ",") {
 		if c := newCluster(); o.only != "" && !slices.ContainsFunc(c.meshed(), func(p pod) bool { return p.name == name }) {
 			return cli.Misuse(fmt.Errorf("-proxy-pods: %q must be one of %s", name, strings.Join(names(c.meshed()), ", ")))
@@ -95,6 +97,7 @@ func (o *options) parse(args []string) error {
 	return nil
 }
 
+// names returns the names of pods.
 func names(pods []pod) []string {
 	all := make([]string, 0, len(pods))
 	for _, p := range pods {
@@ -112,6 +115,7 @@ func (o *options) isForeign(p pod) bool {
 // start runs the part of the program that is outside the sandbox, or the part inside it if the
 // first argument is "inside".
 func start(ctx context.Context, args []string) error {
+	// In the sandbox, args[1] is the directory for all files, and the user's flags follow.
 	if len(args) > 1 && args[0] == inside {
 		var o options
 		if err := o.parse(args[2:]); err != nil {

@@ -17,10 +17,12 @@ const bridge = "wire"
 // A pod's default route leads to the bridge. Without a route, a connection to a service's address
 // would fail before it is redirected.
 func createNetwork(ctx context.Context, pods []pod) error {
+	// Without a delay, the bridge forwards at once.
 	script := strings.Split(fmt.Sprintf(`ip link set lo up
 ip link add %[1]s type bridge forward_delay 0
 ip addr add %[2]s/24 dev %[1]s
 ip link set %[1]s up`, bridge, gateway), "\n")
+	// A veth pair is a cable: one end is at the bridge, and the other one is eth0 in the pod.
 	for _, p := range pods {
 		script = append(script, strings.Split(fmt.Sprintf(`ip netns add %[1]s
 ip link add %[1]s type veth peer name eth0 netns %[1]s

@@ -20,6 +20,7 @@ func outside(ctx context.Context, args []string) error {
 	if err := checkRequirements(o.mode); err != nil {
 		return err
 	}
+	// The program fails early if the API server has not been built.
 	if o.kubernetes {
 		if _, err := kubePrograms(); err != nil {
 			return fmt.Errorf("%w: %w", errSkip, err)
@@ -29,6 +30,7 @@ func outside(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	// The user keeps the files with -keep.
 	if o.keep == "" {
 		defer func() { _ = os.RemoveAll(dir) }()
 	}
@@ -37,7 +39,9 @@ func outside(ctx context.Context, args []string) error {
 		return err
 	}
 	err = sandboxed(ctx, append([]string{dir}, args...)...)
+	// The sandbox has printed its errors, so only its exit status matters.
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
+		// An interrupt also ends the sandbox.
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -55,6 +59,7 @@ func checkRequirements(mode string) error {
 	if runtime.GOOS != "linux" || os.Getuid() != 0 {
 		return fmt.Errorf("%w: network namespaces require Linux and root", errSkip)
 	}
+	// All missing tools are listed at once.
 	var missing []string
 	for _, tool := range []string{
 		"ip", "ss", "setpriv", "sh", "go", "curl", "nginx", "redis-server", "redis-cli", "tcpdump", "iptables-" + mode, "ip6tables-" + mode,
@@ -72,6 +77,7 @@ func checkRequirements(mode string) error {
 // makeWorkDir creates the directory for all files, at keepDir or, if that is empty, in a
 // temporary place. All users can read it, because the programs run as different users.
 func makeWorkDir(keepDir string) (string, error) {
+	// Without -keep, the result of Abs is not used.
 	dir, err := filepath.Abs(keepDir)
 	if keepDir == "" {
 		dir, err = os.MkdirTemp("", "pods-")

@@ -32,6 +32,7 @@ type process struct {
 // environment env. If p is the zero pod, the program runs outside the pods.
 func command(ctx context.Context, p pod, uid int, env []string, argv ...string) *exec.Cmd {
 	if uid != root {
+		// ip netns exec requires root, so setpriv comes after it in the command line.
 		id := strconv.Itoa(uid)
 		argv = append([]string{"setpriv", "--reuid=" + id, "--regid=" + id, "--clear-groups", "--"}, argv...)
 	}
@@ -40,6 +41,7 @@ func command(ctx context.Context, p pod, uid int, env []string, argv ...string) 
 	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the programs are constants
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "POD=" + p.name}, env...)
+	// The working directory may be one that the user cannot read.
 	cmd.Dir = "/"
 	return cmd
 }
@@ -59,10 +61,12 @@ func output(cmd *exec.Cmd) (string, error) {
 // launch starts cmd. Its output is written to the file name.log in dir.
 func launch(dir, name string, cmd *exec.Cmd) (*process, error) {
 	p := &process{name: name, cmd: cmd, log: filepath.Join(dir, name+".log"), done: make(chan struct{})}
+	// The file may exist already: a program with the same name appends to it.
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
+	// The process has its own copy.
 	defer log.Close()
 	cmd.Stdout = log
 	cmd.Stderr = log
@@ -90,6 +94,7 @@ func (p *process) ended() error {
 // stop sends a signal to the process and waits until it has ended. It returns an error if
 // the exit status is not 0.
 func (p *process) stop(ctx context.Context, sig os.Signal) error {
+	// If the process has ended, its result decides.
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
@@ -111,5 +116,6 @@ func (p *process) tail() string {
 		return err.Error()
 	}
 	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
+	// The last 15 lines are enough to see why it failed.
 	return "    " + strings.Join(lines[max(0, len(lines)-15):], "\n    ")
 }

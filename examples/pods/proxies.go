@@ -21,7 +21,9 @@ func (r *running) startProxies(ctx context.Context) error {
 		}
 		r.proxies[run.name] = run
 	}
+	// Connections are not reused, so none stays open after a request.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	// The proxies start at the same time, and then each is awaited.
 	for _, p := range r.meshed() {
 		url := fmt.Sprintf("http://%s/ready", netip.AddrPortFrom(p.addr, adminPort))
 		if err := until(ctx, url, func() (bool, error) {
@@ -86,6 +88,7 @@ func (r *running) environment(ctx context.Context, p pod) ([]string, error) {
 		"LINKERD2_PROXY_DESTINATION_SVC_ADDR=" + destination,
 		"LINKERD2_PROXY_POLICY_SVC_ADDR=" + destination,
 		"LINKERD2_PROXY_POLICY_WORKLOAD=" + p.workload(),
+		// A proxy asks the controller about all addresses of pods and services, which are in this network.
 		"LINKERD2_PROXY_DESTINATION_PROFILE_NETWORKS=10.0.0.0/8",
 		"LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES=svc.cluster.local.",
 
@@ -96,6 +99,7 @@ func (r *running) environment(ctx context.Context, p pod) ([]string, error) {
 		"LINKERD2_PROXY_IDENTITY_LOCAL_NAME=" + p.identity(),
 		"LINKERD2_PROXY_TAP_SVC_NAME=" + identity(tapper),
 	}
+	// The control plane's own proxy uses no TLS on loopback.
 	if name != "" {
 		env = append(env, "LINKERD2_PROXY_DESTINATION_SVC_NAME="+name, "LINKERD2_PROXY_POLICY_SVC_NAME="+name,
 			"LINKERD2_PROXY_IDENTITY_SVC_NAME="+name)

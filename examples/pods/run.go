@@ -34,6 +34,7 @@ func run(ctx context.Context, dir string, o options) error {
 	begun := time.Now()
 	r := &running{cluster: newCluster(), options: o, dir: dir, proxies: map[string]*process{}}
 	r.redis.direct, r.api.direct = o.kubernetes, !o.kubernetes // Kubernetes: direct for opaque ports of pods with a proxy
+	// The steps depend on each other in this order.
 	for _, step := range []struct {
 		name  string
 		do    func(context.Context) error
@@ -50,6 +51,7 @@ func run(ctx context.Context, dir string, o options) error {
 		err := step.do(limited)
 		cancel()
 		if err != nil {
+			// The last lines of all programs show why the step failed.
 			r.tails()
 			return fmt.Errorf("%w: %s: %w", step.fault, step.name, err)
 		}
@@ -77,12 +79,14 @@ func (r *running) startNetwork(ctx context.Context) error {
 	if err := createNetwork(ctx, r.pods()); err != nil {
 		return err
 	}
+	// -s 0 captures whole packets, -B sets a buffer of 64 MiB, and -U writes each packet at once.
 	p, err := r.start(pod{}, root, "tcpdump", nil,
 		"tcpdump", "-i", bridge, "-n", "-s", "0", "-B", "65536", "--immediate-mode", "-U", "-Z", "root", "-w", r.path("wire.pcap"), "tcp")
 	if err != nil {
 		return err
 	}
 	r.capture = p
+	// A packet before this line would be missing in the capture.
 	return until(ctx, "tcpdump to listen", func() (bool, error) {
 		text, err := os.ReadFile(p.log)
 		return bytes.Contains(text, []byte("listening on")), errors.Join(err, p.ended())
@@ -93,6 +97,8 @@ func (r *running) startNetwork(ctx context.Context) error {
 func (r *running) redirect(ctx context.Context) error {
 	for _, p := range r.meshed() {
 		if _, err := output(command(ctx, p, root, nil, r.bin("init"),
+			// Connections of the proxy's user are not redirected, and neither are those to the proxy's own ports or
+			// to the API server.
 			"-p", strconv.Itoa(inboundPort), "-o", strconv.Itoa(outboundPort), "-u", strconv.Itoa(proxy), "--iptables-mode", r.mode,
 			"--inbound-ports-to-ignore", fmt.Sprintf("%d,%d", tapPort, adminPort), "--outbound-ports-to-ignore", strconv.Itoa(apiPort),
 		)); err != nil {
@@ -141,6 +147,7 @@ func (r *running) tails() {
 // until calls done until it returns true or an error. If ctx ends first, it returns an error that
 // mentions goal.
 func until(ctx context.Context, goal string, done func() (bool, error)) error {
+	// 20 ms are short, compared to a step, and cheap enough for a condition that starts a program.
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -52,12 +52,13 @@ func mountSandbox(dir, hosts string) error {
 	if err := os.WriteFile(file, []byte(hosts), 0o644); err != nil { //nolint:gosec // readable by all users, like /etc/hosts
 		return err
 	}
+	// The mounts are made in this order.
 	for _, m := range []struct {
 		source, target, kind string
 		flags                uintptr
 	}{
 		{"none", "/", "", unix.MS_REC | unix.MS_PRIVATE}, // the later mounts are private
-		{"proc", "/proc", "proc", 0},
+		{"proc", "/proc", "proc", 0},                     // without flags
 		{"tmpfs", "/run", "tmpfs", 0},
 		{file, "/etc/hosts", "", unix.MS_BIND},
 	} {

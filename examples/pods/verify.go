@@ -58,10 +58,12 @@ func (r *running) verify(ctx context.Context, out io.Writer) (failed int) {
 	checks := r.checks()
 	width := 0
 	for _, c := range checks {
+		// The name contains characters of several bytes, so characters are counted.
 		width = max(width, utf8.RuneCountInString(c.name))
 	}
 	fmt.Fprintf(out, "%-6s  %-*s  %s\n", "", width, "EXPECTED", "SEEN")
 	for _, c := range checks {
+		// An interrupt ends the program after the current check.
 		if ctx.Err() != nil {
 			break
 		}
@@ -71,6 +73,7 @@ func (r *running) verify(ctx context.Context, out io.Writer) (failed int) {
 		verdict := "ok"
 		if err != nil {
 			verdict = "FAILED"
+			// The lines of an error are indented under the check.
 			figure = strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "\n        ")
 			failed++
 		}

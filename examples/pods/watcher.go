@@ -37,11 +37,13 @@ func (r *running) newWatcher(ctx context.Context, account, name string) (*watche
 	if w.own, err = id.New(cfg); err != nil {
 		return nil, err
 	}
+	// Bootstrap is the TLS configuration without a certificate, with which the first one is requested.
 	conn, err := dial(netip.AddrPortFrom(r.control.addr, caPort), w.own.Bootstrap("", r.control.identity()))
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
+	// Run renews the certificate until its context ends.
 	ctx, cancel := context.WithCancel(ctx)
 	var certifying errgroup.Group
 	certifying.Go(func() error { return w.own.Run(ctx, conn) })

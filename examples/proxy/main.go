@@ -30,13 +30,15 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// Exit codes of linkerd's proxy.
+// Exit codes of linkerd's proxy: scripts and operators distinguish a bad configuration (64, EX_USAGE) from other
+// failures.
 const (
 	exitFailed    = 1
 	exitBadConfig = 64
 )
 
 func main() {
+	// The same binary also serves as the command that waits for another proxy.
 	if args, ok := awaits(os.Args); ok {
 		if err := await(args); err != nil {
 			fmt.Fprintln(os.Stderr, "proxy await:", err)
@@ -59,10 +61,11 @@ func main() {
 }
 
 // read returns the settings from the environment and from the file that the flag --config names.
-// The environment overrides the file. If args ask for help, read prints the settings to help and
-// returns an error that wraps flag.ErrHelp.
+// The environment overrides the file. lookup finds one variable, as os.LookupEnv does. If args ask for
+// help, read prints the settings to help and returns an error that wraps flag.ErrHelp.
 func read(args []string, lookup func(string) (string, bool), help io.Writer) (settings.Settings, error) {
 	flags := flag.NewFlagSet("proxy", flag.ContinueOnError)
+	// The caller prints errors, so the flag package must not.
 	flags.SetOutput(io.Discard)
 	file := flags.String("config", "", "")
 	switch err := flags.Parse(args); {
@@ -82,9 +85,11 @@ func read(args []string, lookup func(string) (string, bool), help io.Writer) (se
 		opts = append(opts, settings.File(*file, content))
 	}
 	s, err := settings.Read(lookup, opts...)
+	// A pod that has just started has neither a private key nor a signing request for its certificate yet.
 	if i := s.Identity; err == nil && i != nil && (i.Generate || i.IsNew()) {
 		err = identity.Generate(i.Dir, i.ServerID)
 	}
+	// Check accepts a nil Identity, which means that the proxy runs without TLS.
 	return s, errors.Join(err, s.Identity.Check())
 }
 
@@ -92,6 +97,7 @@ func read(args []string, lookup func(string) (string, bool), help io.Writer) (se
 // are two forms: "proxy await [ip:port] [timeout]", and "linkerd-await [--port=4191]
 // [--timeout=2m]", which is the program that linkerd's chart runs.
 func awaits(args []string) ([]string, bool) {
+	// The chart's image contains this binary under linkerd-await's name, so the name selects the mode.
 	if filepath.Base(args[0]) != awaitProgram {
 		if len(args) > 1 && args[1] == "await" {
 			return args[2:], true
@@ -125,6 +131,7 @@ func await(args []string) error {
 			return fmt.Errorf("timeout %q: must be a duration such as 30s", args[1])
 		}
 	}
+	// The timeout applies to all attempts together.
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	tick := time.NewTicker(awaitInterval)
@@ -184,6 +191,7 @@ func run(s settings.Settings) error {
 	for _, w := range s.Warnings {
 		log.Warn("configuration", "warning", w)
 	}
+	// The zero value leaves the number of processors to the Go runtime.
 	if s.Cores != (settings.Cores{}) {
 		available := runtime.GOMAXPROCS(0) // already limited to the cgroup's quota
 		n := s.Cores.Count(available)
@@ -202,6 +210,8 @@ func run(s settings.Settings) error {
 	return p.Run(ctx)
 }
 
+// newHandler returns the handler that writes the log to w, as text or JSON. Lines contain the time since now, as
+// those of linkerd's proxy do.
 func newHandler(w io.Writer, s settings.Settings, level *logs.Level) slog.Handler {
 	opts := []logs.Option{logs.Start(time.Now())}
 	if s.Log.JSON {

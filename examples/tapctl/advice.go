@@ -28,15 +28,18 @@ func (a *advised) Unwrap() error { return a.err }
 // gRPC's prefixes, in one printable line, with advice. Without advice, the line contains the
 // complete text. Any other error is returned unchanged.
 func advise(err error) error {
+	// All gRPC errors have this method, even wrapped ones.
 	var s interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &s) {
 		return err
 	}
 	st := s.GRPCStatus()
+	// A TLS error has its own explanation.
 	if found, ok := trust.FindError(reason(st.Message())); ok {
 		return &short{named(err, found), err}
 	}
 	hint := advice(st.Code(), st.Message())
+	// Without advice, the complete text may help.
 	if hint == "" {
 		return &short{text.Clean(err.Error()), err}
 	}
@@ -66,6 +69,7 @@ func (s *short) Unwrap() error { return s.err }
 // reason returns a gRPC message without the prefixes that gRPC and tap add, as one
 // printable line.
 func reason(message string) string {
+	// gRPC quotes the message of an inner error.
 	if _, desc, ok := strings.Cut(message, `desc = "`); ok {
 		if s, err := strconv.Unquote(`"` + strings.TrimSuffix(desc, `"`) + `"`); err == nil {
 			message = s
@@ -78,6 +82,7 @@ func reason(message string) string {
 // adviceIdentity returns advice for the case that the tap does not let this client watch. The
 // advice depends on the reason in message, the error message of the server.
 func adviceIdentity(message string) string {
+	// The texts are those of gotower's and linkerd's tap servers.
 	switch {
 	case strings.Contains(message, "may not watch"), strings.Contains(message, "Unauthorized peer"):
 		return "Use a certificate with an allowed name (--cert), or allow this name in the process:" +
@@ -89,9 +94,11 @@ func adviceIdentity(message string) string {
 		" or in a cluster: kubectl port-forward POD 4190; or use TLS with an allowed name: --cacert FILE --cert FILE"
 }
 
+// advice returns what a user can do about an error of a tap server, or "" if the code does not suggest anything.
 func advice(code codes.Code, message string) string {
 	switch code {
 	case codes.Unavailable:
+		// A server of another protocol closes the connection before gRPC's preface is complete.
 		if strings.Contains(message, "preface") {
 			return "The server does not speak gRPC. Is this the tap port?" +
 				" If it uses TLS: --cacert FILE and --cert FILE"
@@ -103,6 +110,7 @@ func advice(code codes.Code, message string) string {
 	case codes.Unauthenticated:
 		return adviceIdentity(message)
 	case codes.PermissionDenied:
+		// The message names a body or bodies.
 		if strings.Contains(message, "bod") {
 			return "Omit --body, or enable bodies in the program: tap.NewRegistry(tap.WithBodies(max, redact))."
 		}

@@ -29,6 +29,7 @@ func (c *authzCommand) flags(f *flag.FlagSet) {
 	f.DurationVar(&c.duration, "for", 10*time.Second, "`time` to count")
 }
 
+// check reports invalid flags.
 func (c *authzCommand) check() error {
 	if c.output != "" && c.output != "json" {
 		return fmt.Errorf("-o %s: no such format; there is json", c.output)
@@ -39,6 +40,7 @@ func (c *authzCommand) check() error {
 	return nil
 }
 
+// run reads the metrics twice, c.duration apart, and prints the differences.
 func (c *authzCommand) run(ctx context.Context, term terminal) error {
 	if term.pods == nil {
 		return usageError{errOnlyCluster}
@@ -49,6 +51,7 @@ func (c *authzCommand) run(ctx context.Context, term terminal) error {
 		return err
 	case c.output == "json":
 		return text.WriteJSON(term.out, decisionsJSON(rows))
+	// Nothing was counted, so the table would be empty.
 	case len(rows) == 0:
 		_, err := fmt.Fprintln(term.err, "tapctl: no proxy has received a request or connection")
 		return err
@@ -62,6 +65,7 @@ func writeDecisions(out io.Writer, rows []cluster.Decision) error {
 	fmt.Fprintln(w, "ROUTE\tSERVER\tAUTHORIZATION\tUNAUTHORIZED\tSUCCESS\tRPS\tLATENCY_P50\tLATENCY_P95\tLATENCY_P99")
 	for _, r := range rows {
 		cells := []string{orDash(r.Route), r.Server, orDash(r.Authorization), text.Rate(r.Denied / r.Period.Seconds())}
+		// Without requests, rates and latencies have no meaning.
 		if requests := r.Success + r.Failures; requests == 0 {
 			cells = append(cells, "-", "-", "-", "-", "-")
 		} else {
@@ -84,6 +88,7 @@ func writeRow(w io.Writer, cells []string) {
 	fmt.Fprintln(w, strings.Join(cells, "\t"))
 }
 
+// orDash returns s, or "-" for an empty cell.
 func orDash(s string) string {
 	if s == "" {
 		return "-"
@@ -104,6 +109,7 @@ type decision struct {
 	P99           *float64 `json:"p99_ms"`
 }
 
+// decisionsJSON converts rows, with rates per second and latencies in milliseconds.
 func decisionsJSON(rows []cluster.Decision) []decision {
 	decisions := make([]decision, 0, len(rows))
 	for _, r := range rows {
@@ -111,6 +117,7 @@ func decisionsJSON(rows []cluster.Decision) []decision {
 			Route: r.Route, Server: r.Server, Authorization: r.Authorization,
 			Denied: r.Denied / r.Period.Seconds(), Rate: (r.Success + r.Failures) / r.Period.Seconds(),
 		}
+		// The pointers stay nil without requests, and become null.
 		if requests := r.Success + r.Failures; requests > 0 {
 			d.Success = new(r.Success / requests)
 		}

@@ -25,6 +25,7 @@ func (c *checkCommand) flags(f *flag.FlagSet) {
 	f.DurationVar(&c.traffic, "wait", 5*time.Second, "`time` to wait for a request")
 }
 
+// check reports invalid flags.
 func (c *checkCommand) check() error {
 	if c.traffic <= 0 {
 		return noTime("--wait", c.traffic)
@@ -32,10 +33,12 @@ func (c *checkCommand) check() error {
 	return nil
 }
 
+// run prints the findings of all targets. It fails if one of them is an error, and not only a warning.
 func (c *checkCommand) run(ctx context.Context, term terminal) error {
 	wrong := 0
 	warned := 0
 	subjects := make([]subject, 0, len(term.targets))
+	// The targets of a command are either addresses or a cluster's pods.
 	for _, t := range term.targets {
 		subjects = append(subjects, subject{t.name, checks(ctx, t, c.traffic)})
 	}
@@ -44,6 +47,7 @@ func (c *checkCommand) run(ctx context.Context, term terminal) error {
 	}
 	for _, s := range subjects {
 		fmt.Fprintf(term.out, "%s\n", s.name)
+		// Each check runs when the loop asks for its finding, so that the output appears step by step.
 		for f := range s.checks {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -82,9 +86,11 @@ type subject struct {
 // target shows a request. traffic is the maximum duration of this wait.
 func checks(ctx context.Context, t target, traffic time.Duration) func(yield func(finding) bool) {
 	return func(yield func(finding) bool) {
+		// Later checks need the connection.
 		if f := listens(ctx, t); !yield(f) || f.err != nil {
 			return
 		}
+		// With a certificate, check first that it is accepted.
 		if t.proof != nil {
 			if f := proves(ctx, t); !yield(f) || f.err != nil {
 				return
@@ -96,6 +102,7 @@ func checks(ctx context.Context, t target, traffic time.Duration) func(yield fun
 			return
 		}
 		defer conn.Close()
+		// The later ones depend on the earlier ones.
 		for _, find := range []func() finding{
 			func() finding { return serves(ctx, t, conn) },
 			func() finding { return hasOwn(ctx, conn) },

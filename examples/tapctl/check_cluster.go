@@ -22,6 +22,7 @@ const anchorsWarning = 60 * 24 * time.Hour
 func clusterChecks(ctx context.Context, p *pods) func(yield func(finding) bool) {
 	return func(yield func(finding) bool) {
 		version, err := p.Cluster.Version(ctx)
+		// Each finding has its title first. The error is nil if the check has passed.
 		f := finding{what: strings.TrimSpace("the API server " + p.Cluster.Server + " answers " + version), err: err}
 		f.advice = "Check the kubeconfig and the context: kubectl cluster-info"
 		if !yield(f) || err != nil {
@@ -32,13 +33,17 @@ func clusterChecks(ctx context.Context, p *pods) func(yield func(finding) bool) 
 		}
 		now, err := p.Cluster.Pods(ctx, p.Resources)
 		f = finding{what: "the resources exist: " + strings.Join(p.names(), ", "), err: err, advice: "kubectl get lists the existing ones"}
+		// Without any pods, the rest cannot be checked. An error about some resources still leaves others.
 		if !yield(f) || now == nil {
 			return
 		}
+		// Only these pods have a tap.
 		meshed := slices.DeleteFunc(slices.Clone(now.Of), func(pod cluster.Pod) bool { return !pod.Meshed() })
+		// Flags for TLS replace the certificate that tapctl would obtain.
 		if !p.secure.given() && !yield(mayIdentify(ctx, p, meshed)) {
 			return
 		}
+		// These checks do not depend on each other, so all of them run.
 		for _, find := range []func() finding{
 			func() finding { return anchorsValid(ctx, p) },
 			func() finding { return allMeshed(p, now.Of) },
@@ -58,6 +63,7 @@ func clusterChecks(ctx context.Context, p *pods) func(yield func(finding) bool) 
 	}
 }
 
+// adviceInject tells how pods get a proxy.
 const adviceInject = "Inject the workloads and apply them: examples/inject, or the annotation linkerd.io/inject: enabled"
 
 func hasRights(ctx context.Context, p *pods) finding {
@@ -78,6 +84,7 @@ func mayIdentify(ctx context.Context, p *pods, meshed []cluster.Pod) finding {
 func allowed(ctx context.Context, p *pods, title string, rights []cluster.Right) finding {
 	f := finding{what: title}
 	denied, err := p.Cluster.Denied(ctx, rights)
+	// err means that the rights could not be checked, and not that they are missing.
 	switch {
 	case err != nil:
 		f.err = err
@@ -105,6 +112,7 @@ func anchorsValid(ctx context.Context, p *pods) finding {
 		if time.Until(a.NotAfter) < anchorsWarning {
 			f.err = fmt.Errorf("%q expires at %s", a.Subject.CommonName, a.NotAfter.UTC().Format(time.RFC3339))
 			f.advice = "Add a new trust anchor to the ConfigMap, restart the proxies, and replace the issuer: examples/identity/README.md"
+			// An anchor that has expired is an error, and one that will is a warning.
 			f.warn = time.Now().Before(a.NotAfter)
 		}
 	}
@@ -115,6 +123,7 @@ func anchorsValid(ctx context.Context, p *pods) finding {
 // meet. bad returns true for one that does not. If there are any, the finding's error names them,
 // with the given advice.
 func failing(p *pods, title, advice string, list []cluster.Pod, bad func(pod cluster.Pod) bool) finding {
+	// An unmet condition is only a warning.
 	f := finding{what: title, warn: true}
 	var names []string
 	for _, pod := range list {
@@ -153,10 +162,12 @@ func allReady(p *pods, list []cluster.Pod) finding {
 func ofEach(ctx context.Context, p *pods, title, advice string, list []cluster.Pod, find func(pod cluster.Pod) (string, error)) finding {
 	const atOnce = 20
 	slots := semaphore.NewWeighted(atOnce)
+	// Each goroutine writes only its own element, so no lock is needed.
 	errs := make([]error, len(list))
 	hints := make([]string, len(list))
 	var running sync.WaitGroup
 	for i, pod := range list {
+		// Acquire fails only if ctx has ended.
 		if slots.Acquire(ctx, 1) != nil {
 			break
 		}
@@ -172,6 +183,7 @@ func ofEach(ctx context.Context, p *pods, title, advice string, list []cluster.P
 		if err == nil {
 			continue
 		}
+		// The first error stands for all, because they are usually the same.
 		if f.err == nil {
 			f.err = err
 			f.advice = hints[i]
@@ -195,6 +207,7 @@ func certified(ctx context.Context, p *pods, list []cluster.Pod) finding {
 	return ofEach(ctx, p, fmt.Sprintf("the certificates of all proxies (%d) are valid", len(list)), advice, list,
 		func(pod cluster.Pod) (string, error) {
 			expires, err := cluster.CertificateExpiry(ctx, pod)
+			// A zero time means that the proxy has no identity, and so no certificate.
 			if err == nil && !expires.IsZero() && time.Now().After(expires) {
 				err = fmt.Errorf("the certificate expired at %s", expires.UTC().Format(time.RFC3339))
 			}
@@ -210,6 +223,7 @@ func tapsServe(ctx context.Context, p *pods, list []cluster.Pod) finding {
 			if err != nil {
 				return "", err
 			}
+			// These are the checks that tapctl check HOST:PORT runs, until one of them fails.
 			finds := []func() finding{func() finding { return listens(ctx, t) }}
 			if t.proof != nil {
 				finds = append(finds, func() finding { return proves(ctx, t) })
@@ -224,6 +238,7 @@ func tapsServe(ctx context.Context, p *pods, list []cluster.Pod) finding {
 					return f.advice, f.err
 				}
 			}
+			// A canceled check has proven nothing.
 			return "", ctx.Err()
 		})
 }

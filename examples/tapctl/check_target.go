@@ -18,6 +18,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
+// listens checks that t accepts TCP connections.
 func listens(ctx context.Context, t target) finding {
 	f := finding{what: "the address accepts connections"}
 	conn, err := connect(ctx, t)
@@ -27,6 +28,7 @@ func listens(ctx context.Context, t target) finding {
 			" In a cluster: kubectl port-forward POD 4190"
 		return f
 	}
+	// The connection is not needed any more: later checks make their own.
 	conn.Close()
 	return f
 }
@@ -47,6 +49,7 @@ func proves(ctx context.Context, t target) finding {
 		defer conn.Close()
 		err = t.proof.Probe(ctx, conn)
 	}
+	// An Error of package trust contains advice. Others are about the connection.
 	if refused := (*trust.Error)(nil); errors.As(err, &refused) {
 		f.err = errors.New(refused.Reason)
 		f.advice = refused.Advice
@@ -62,11 +65,13 @@ func proves(ctx context.Context, t target) finding {
 func serves(ctx context.Context, t target, conn *grpc.ClientConn) finding {
 	err := servesLinkerds(ctx, conn)
 	f := finding{what: "it serves tap to this client"}.with(err)
+	// With TLS, or with an answer of any kind, it is known what the process speaks.
 	if code := status.Code(err); t.proof != nil || code != codes.Unavailable && code != codes.DeadlineExceeded {
 		return f
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	// The connection is a new one, because gRPC has already sent its preface on conn.
 	if second, err := connect(ctx, t); err == nil {
 		defer second.Close()
 		if trust.Speaks(ctx, second) {
@@ -77,9 +82,11 @@ func serves(ctx context.Context, t target, conn *grpc.ClientConn) finding {
 	return f
 }
 
+// hasOwn checks that the process also serves gotower's tap. It is only a warning if it does not.
 func hasOwn(ctx context.Context, conn *grpc.ClientConn) finding {
 	f := finding{what: "it serves gotower's tap as well", warn: true}
 	err := servesOwn(ctx, conn)
+	// Any other error, and nil, mean that the method exists.
 	if status.Code(err) != codes.Unimplemented {
 		return f.with(err)
 	}
@@ -103,23 +110,28 @@ func hasRoom(ctx context.Context, conn *grpc.ClientConn) finding {
 	// A process with room answers with headers and waits. One without room ends
 	// the stream at once. linkerd's proxy sends no headers before an event.
 	if _, err := stream.Header(); err != nil {
+		// Without headers in time, linkerd's proxy is waiting, which means that it has room.
 		if status.Code(err) == codes.DeadlineExceeded {
 			return f
 		}
 		return f.with(err)
 	}
+	// Trailers mean that the stream has already ended. Recv returns the reason.
 	if stream.Trailer().Len() > 0 {
 		_, err = stream.Recv()
 	}
 	return f.with(err)
 }
 
+// describes checks that the process shows its layers, which tapctl endpoints needs. It is only a warning if it does
+// not.
 func describes(ctx context.Context, conn *grpc.ClientConn) finding {
 	f := finding{what: "it describes its layers, for tapctl endpoints", warn: true}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	_, err := tappb.NewTapClient(conn).Describe(ctx, &tappb.DescribeRequest{})
 	f = f.with(err)
+	// A missing method needs no advice, because the title says what it is for.
 	if status.Code(err) == codes.Unimplemented {
 		f.advice = ""
 	}
@@ -134,6 +146,7 @@ func sees(ctx context.Context, conn *grpc.ClientConn, wait time.Duration) findin
 	defer cancel()
 	defer time.AfterFunc(wait, cancel).Stop()
 	for _, err := range tap.Observe(ctx, conn, &pb.ObserveRequest{Match: match.All(), Limit: 1}) {
+		// The first event ends the check. An error before the end of the wait is a failure.
 		if err == nil {
 			return f
 		}

@@ -20,6 +20,7 @@ func (c *edgesCommand) flags(f *flag.FlagSet) {
 	f.StringVar(&c.output, "o", "", "`format`: json; or wide, with the identities")
 }
 
+// check reports invalid flags.
 func (c *edgesCommand) check() error {
 	if c.output != "" && c.output != "json" && c.output != "wide" {
 		return fmt.Errorf("-o %s: no such format; there are json and wide", c.output)
@@ -27,6 +28,7 @@ func (c *edgesCommand) check() error {
 	return nil
 }
 
+// run prints the connections that the proxies of the targets have made or accepted.
 func (c *edgesCommand) run(ctx context.Context, term terminal) error {
 	if term.pods == nil {
 		return usageError{errOnlyCluster}
@@ -51,6 +53,7 @@ func writeEdges(out io.Writer, edges []cluster.Edge, wide bool) error {
 	if wide {
 		head += "\tCLIENT_ID\tSERVER_ID"
 	}
+	// The column SECURED is always last.
 	fmt.Fprintln(w, head+"\tSECURED")
 	for _, e := range edges {
 		cells := []string{e.Source, e.Destination, e.SourceNamespace, e.DestinationNamespace}
@@ -58,6 +61,7 @@ func writeEdges(out io.Writer, edges []cluster.Edge, wide bool) error {
 			cells = append(cells, orDash(e.ClientID), orDash(e.ServerID))
 		}
 		secured := "√"
+		// Without TLS, the column tells why.
 		if e.NoTLS != "" {
 			secured = strings.ReplaceAll(e.NoTLS, "_", " ")
 		}
@@ -77,6 +81,7 @@ type edge struct {
 	NoTLS                string `json:"no_tls_reason"`
 }
 
+// edgesJSON converts edges to rows with linkerd's names.
 func edgesJSON(edges []cluster.Edge) []edge {
 	rows := make([]edge, 0, len(edges))
 	for _, e := range edges {

@@ -32,6 +32,7 @@ func (c *endpointsCommand) flags(f *flag.FlagSet) {
 	f.StringVar(&c.output, "o", "", "`format`: wide, with all that is known; json")
 }
 
+// check reports invalid flags.
 func (c *endpointsCommand) check() error {
 	switch c.output {
 	case "", "wide", "json":
@@ -40,6 +41,7 @@ func (c *endpointsCommand) check() error {
 	return fmt.Errorf("-o %s: no such format; there are wide and json", c.output)
 }
 
+// run prints the endpoints of all processes. Processes that do not answer are reported at the end.
 func (c *endpointsCommand) run(ctx context.Context, term terminal) error {
 	if term.pods != nil {
 		var err error
@@ -62,9 +64,11 @@ func (c *endpointsCommand) run(ctx context.Context, term terminal) error {
 			endpoints = appendEndpoints(endpoints, t.name, "", n)
 		}
 	}
+	// All of them failed, so there is nothing to print.
 	if len(endpoints) == 0 && len(errs) == len(term.targets) {
 		return errors.Join(errs...)
 	}
+	// A pod that starts or ends is no reason for the command to fail.
 	if term.pods != nil { // some pods may start or end
 		warn := warner(term.err)
 		for _, err := range errs {
@@ -75,8 +79,10 @@ func (c *endpointsCommand) run(ctx context.Context, term terminal) error {
 	return errors.Join(append(errs, c.print(term, endpoints))...)
 }
 
+// print writes the endpoints as a table or as JSON.
 func (c *endpointsCommand) print(term terminal, endpoints []endpoint) error {
 	if c.output == "json" {
+		// append makes an empty slice, because JSON would show nil as null.
 		return text.WriteJSON(term.out, append([]endpoint{}, endpoints...))
 	}
 	if len(endpoints) == 0 {
@@ -88,6 +94,7 @@ func (c *endpointsCommand) print(term terminal, endpoints []endpoint) error {
 	if c.output == "wide" {
 		head += "\tMORE"
 	}
+	// A column for the process is only needed if there are several.
 	many := len(term.targets) > 1
 	if many {
 		head = "PROCESS\t" + head
@@ -102,6 +109,7 @@ func (c *endpointsCommand) print(term terminal, endpoints []endpoint) error {
 		if many {
 			line = append([]string{e.From}, line...)
 		}
+		// An empty cell would shift the columns for programs that split lines at spaces.
 		for i := range line {
 			if line[i] = text.Clean(line[i]); line[i] == "" {
 				line[i] = "-"
@@ -129,12 +137,14 @@ func latency(state map[string]string) string {
 	return state["ewma"]
 }
 
+// describe asks the process at t for the tree of its layers.
 func describe(ctx context.Context, t target) (*tappb.DescribeResponse, error) {
 	conn, err := dial(t)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
+	// A process that does not answer must not hang the command.
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	r, err := tappb.NewTapClient(conn).Describe(ctx, &tappb.DescribeRequest{})
@@ -147,10 +157,12 @@ func describe(ctx context.Context, t target) (*tappb.DescribeResponse, error) {
 // appendEndpoints appends the endpoints in n and below it to endpoints. process is the process's
 // name, and target comes from the nearest node above n that has one.
 func appendEndpoints(endpoints []endpoint, process, target string, n *tappb.Node) []endpoint {
+	// state contains n's attributes by key.
 	state := map[string]string{}
 	for _, a := range n.GetState() {
 		state[a.GetKey()] = a.GetValue()
 	}
+	// The name alone is not enough: other layers may use it too.
 	if n.GetName() == "endpoint" && state["addr"] != "" {
 		return append(endpoints, endpoint{From: process, Target: target, Addr: state["addr"], State: state})
 	}
@@ -168,6 +180,7 @@ func appendEndpoints(endpoints []endpoint, process, target string, n *tappb.Node
 func rest(state map[string]string) string {
 	var parts []string
 	for k, v := range state {
+		// Attributes that have a column of their own are left out.
 		switch k {
 		case "addr", "state", "ewma", "in_flight", "picks", "reason", "known":
 		default:

@@ -30,6 +30,7 @@ type filter struct {
 	maxRPS  int
 }
 
+// flags defines the flags in flags. Their values are checked later, by check.
 func (f *filter) flags(flags *flag.FlagSet) {
 	flags.StringVar(&f.method, "method", "", "only this `method`")
 	flags.StringVar(&f.path, "path", "", "only paths that begin with this `prefix`")
@@ -43,13 +44,16 @@ func (f *filter) flags(flags *flag.FlagSet) {
 			f.headers = append(f.headers, s)
 			return nil
 		})
+	// Counts do not depend on this limit, because processes count without sending each request.
 	flags.IntVar(&f.maxRPS, "max-rps", 100, "show at most `n` requests a second of all targets together; counts are not bounded")
 }
 
+// check returns an error for a flag that has a wrong value.
 func (f *filter) check() error {
 	if f.maxRPS < 1 {
 		return fmt.Errorf("--max-rps %d: it must be at least 1", f.maxRPS)
 	}
+	// "=value" has no name.
 	for _, h := range f.headers {
 		if name, _, _ := strings.Cut(h, "="); name == "" {
 			return fmt.Errorf("--header %q must be NAME=VALUE or NAME", h)
@@ -58,6 +62,7 @@ func (f *filter) check() error {
 	if f.from != "" && f.pods == nil {
 		return errors.New("--from requires a target in a cluster, such as deploy/web")
 	}
+	// match reports mistakes in the remaining flags.
 	_, err := f.match()
 	return err
 }
@@ -67,9 +72,11 @@ func (f *filter) check() error {
 // where requests go.
 func (f *filter) useCluster(p *pods) error {
 	f.pods = p
+	// The order matters: without --to, nothing is left to do.
 	switch {
 	case f.from != "" && f.to != "":
 		return errors.New("--from and --to exclude each other")
+	// p.from changes the targets to the clients.
 	case f.from != "":
 		source, err := p.from(f.from)
 		f.destination = &source
@@ -77,6 +84,7 @@ func (f *filter) useCluster(p *pods) error {
 	case f.to == "":
 		return nil
 	}
+	// --to-namespace also says where to look for the resource of --to.
 	resources, err := cluster.Parse([]string{f.to}, cmp.Or(f.toNamespace, p.Cluster.Namespace))
 	if err == nil && (len(resources) != 1 || resources[0].Name == "") {
 		err = fmt.Errorf("%q must be KIND/NAME", f.to)
@@ -98,6 +106,7 @@ func (f *filter) perRequest() bool {
 // name, and one for its namespace.
 func toResource(r *cluster.Resource) []*pb.ObserveRequest_Match {
 	var matches []*pb.ObserveRequest_Match
+	// The name of a namespace is its namespace label, which is added below.
 	if r.Kind != "namespace" && r.Name != "" {
 		matches = append(matches, match.DestinationLabel(r.Label(), r.Name))
 	}
@@ -123,6 +132,7 @@ func (f *filter) match() (*pb.ObserveRequest_Match, error) {
 	if f.scheme != "" {
 		matches = append(matches, match.Scheme(f.scheme))
 	}
+	// In a cluster, useCluster has parsed --to. Elsewhere it is a plain label.
 	switch {
 	case f.destination != nil:
 		return match.All(append(matches, toResource(f.destination)...)...), nil
@@ -155,6 +165,7 @@ func (f *filter) headerMatches() []*tappb.HeaderMatch {
 	for _, h := range f.headers {
 		name, value, ok := strings.Cut(h, "=")
 		m := &tappb.HeaderMatch{Name: name, Value: &tappb.HeaderMatch_Exact{Exact: value}}
+		// Without "=", any value will do.
 		if !ok {
 			m.Value = &tappb.HeaderMatch_Present{Present: true}
 		}
@@ -166,7 +177,7 @@ func (f *filter) headerMatches() []*tappb.HeaderMatch {
 // responses holds the flags that select requests by their responses.
 type responses struct {
 	status   []string
-	failures bool
+	failures bool // only failed responses
 	slower   time.Duration
 }
 
@@ -194,6 +205,7 @@ func (r *responses) match() (*tappb.ResponseMatch, error) {
 	if r.slower > 0 {
 		m.SlowerThan = durationpb.New(r.slower)
 	}
+	// A name is a gRPC status, and a number or range is an HTTP status.
 	for _, s := range r.status {
 		if code, ok := grpcCode(s); ok {
 			m.GrpcStatus = append(m.GrpcStatus, uint32(code))
@@ -203,6 +215,7 @@ func (r *responses) match() (*tappb.ResponseMatch, error) {
 		if err != nil {
 			return nil, err
 		}
+		// The request has room for one range of HTTP statuses only.
 		if m.GetMaxStatus() != 0 {
 			return nil, fmt.Errorf("--status %s: there can be one of HTTP; write a range, such as 400-499", s)
 		}
@@ -215,6 +228,7 @@ func (r *responses) match() (*tappb.ResponseMatch, error) {
 // grpcCode returns the gRPC status code with the name s, such as "Unavailable". Case does
 // not matter. It returns false for an unknown name.
 func grpcCode(s string) (codes.Code, bool) {
+	// Unauthenticated is the last code.
 	for c := range codes.Unauthenticated + 1 {
 		if strings.EqualFold(c.String(), s) {
 			return c, true
@@ -227,6 +241,7 @@ func grpcCode(s string) (codes.Code, bool) {
 // first and the last status.
 func httpStatus(s string) (lo, hi uint32, err error) {
 	first, last, isRange := strings.Cut(strings.ToLower(s), "-")
+	// 5xx means 500 to 599.
 	if class, ok := strings.CutSuffix(first, "xx"); ok && !isRange {
 		first = class + "00"
 		last = class + "99"

@@ -20,9 +20,11 @@ type finding struct {
 	warn   bool   // whether the failure is only a warning, because the feature is optional
 }
 
+// print writes the finding with the symbols of "linkerd check": passed, warning or failed.
 func (f finding) print(out io.Writer) {
 	switch {
 	case f.err == nil:
+		// The texts may come from another process, so control characters are removed.
 		fmt.Fprintf(out, "√ %s\n", f.what)
 		return
 	case f.warn:
@@ -36,6 +38,7 @@ func (f finding) print(out io.Writer) {
 	}
 }
 
+// with returns f with err as its error, and with advice on it. A nil err leaves f as it is.
 func (f finding) with(err error) finding {
 	if err == nil {
 		return f

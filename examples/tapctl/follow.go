@@ -17,8 +17,10 @@ func follow(
 	ctx context.Context, taps source, req *tappb.WatchRequest, maxRPS int, warn func(error), handle func(tap.ProcessEvent) error,
 ) error {
 	var refused []error
+	// seenAny tells whether a process has sent an event, so that it was not rejected.
 	seenAny := false
 	for event, err := range taps.Watch(ctx, req, maxRPS) {
+		// The order matters: when ctx ends, all streams fail, which is no error.
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -27,6 +29,7 @@ func follow(
 			if err := handle(event); err != nil {
 				return err
 			}
+		// A refusal is final. Other errors are followed by another attempt.
 		case top.Refused(err):
 			if refused = append(refused, advise(err)); len(refused) == taps.size() {
 				return errors.Join(refused...)
@@ -36,6 +39,7 @@ func follow(
 			warn(advise(err))
 		}
 	}
+	// In a cluster, the size is 0, so refusals of all pods are only known at the end.
 	if ctx.Err() == nil && !seenAny && taps.size() == 0 {
 		return errors.Join(refused...)
 	}

@@ -26,10 +26,12 @@ type jsonEvent struct {
 	Close *jsonClose `json:"closeEvent,omitempty"`
 }
 
+// jsonOpen is the beginning of a connection.
 type jsonOpen struct {
 	ID jsonID `json:"id"`
 }
 
+// jsonClose is the end of a connection, with its bytes in both directions.
 type jsonClose struct {
 	ID        jsonID       `json:"id"`
 	SinceOpen jsonDuration `json:"sinceOpen"`
@@ -40,34 +42,41 @@ type jsonClose struct {
 	Explanation []layer.Node `json:"explanation,omitempty"`
 }
 
+// jsonBody is the beginning of a body: as text if that is valid UTF-8, and otherwise in base64. Cut tells that
+// there was more.
 type jsonBody struct {
 	Str *string `json:"valueStr,omitempty"`
 	Bin []byte  `json:"valueBin,omitempty"`
 	Cut bool    `json:"cut,omitempty"`
 }
 
+// jsonPeer is one end of a connection, with its labels.
 type jsonPeer struct {
 	IP       string            `json:"ip"`
 	Port     uint16            `json:"port"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
+// jsonID identifies a request or connection among those of one process.
 type jsonID struct {
 	Base   uint32 `json:"base"`
 	Stream uint64 `json:"stream"`
 }
 
+// jsonDuration is a duration in the form of protobuf's JSON.
 type jsonDuration struct {
 	Seconds int64 `json:"seconds"`
 	Nanos   int64 `json:"nanos"`
 }
 
+// jsonHeader is a header field, whose value is text or, if that is not valid UTF-8, base64.
 type jsonHeader struct {
 	Name string  `json:"name"`
 	Str  *string `json:"valueStr,omitempty"`
 	Bin  []byte  `json:"valueBin,omitempty"`
 }
 
+// jsonRequestInit is the beginning of a request.
 type jsonRequestInit struct {
 	ID        jsonID       `json:"id"`
 	Method    string       `json:"method"`
@@ -77,6 +86,7 @@ type jsonRequestInit struct {
 	Headers   []jsonHeader `json:"headers,omitempty"`
 }
 
+// jsonResponseInit is the beginning of a response, with its headers.
 type jsonResponseInit struct {
 	ID               jsonID       `json:"id"`
 	SinceRequestInit jsonDuration `json:"sinceRequestInit"`
@@ -84,6 +94,7 @@ type jsonResponseInit struct {
 	Headers          []jsonHeader `json:"headers,omitempty"`
 }
 
+// jsonResponseEnd is the end of a response or of a request that failed.
 type jsonResponseEnd struct {
 	ID                jsonID        `json:"id"`
 	SinceRequestInit  jsonDuration  `json:"sinceRequestInit"`
@@ -103,12 +114,14 @@ func writeJSON(w io.Writer, e tap.Event) error {
 	return text.WriteJSON(w, newJSONEvent(e))
 }
 
+// newJSONEvent converts e. Exactly one of its events is set.
 func newJSONEvent(e tap.Event) jsonEvent {
 	out := jsonEvent{
 		Source:      jsonPeer{IP: ip(e.Source), Port: e.Source.Port(), Metadata: e.SourceLabels},
 		Destination: jsonPeer{IP: ip(e.Destination), Port: e.Destination.Port(), Metadata: e.DestinationLabels},
 		RouteMeta:   e.RouteLabels,
 	}
+	// The direction is 0 if the process did not tell it.
 	if e.Direction != 0 {
 		out.ProxyDirection = strings.ToUpper(e.Direction.String())
 	}
@@ -131,12 +144,14 @@ func newJSONEvent(e tap.Event) jsonEvent {
 	return out
 }
 
+// jsonEnd converts the end of a response. Pointers stay nil for what the request did not have.
 func jsonEnd(id jsonID, r *tap.ResponseEnd) *jsonResponseEnd {
 	end := &jsonResponseEnd{
 		ID: id, SinceRequestInit: duration(int64(r.SinceRequestInit)),
 		ResponseBytes: r.Bytes, Trailers: headers(r.Trailers), ResetErrorCode: r.ResetCode,
 		Explanation: r.Explanation, RequestBody: body(r.RequestBody), ResponseBody: body(r.ResponseBody),
 	}
+	// A request that failed before its response has no such time.
 	if r.SinceResponseInit != nil {
 		end.SinceResponseInit = new(duration(int64(*r.SinceResponseInit)))
 	}
@@ -146,6 +161,8 @@ func jsonEnd(id jsonID, r *tap.ResponseEnd) *jsonResponseEnd {
 	return end
 }
 
+// body converts a recorded body to its form in JSON. It returns nil for nil, that is, if the body was not
+// recorded.
 func body(b *tap.Body) *jsonBody {
 	switch {
 	case b == nil:
@@ -156,6 +173,7 @@ func body(b *tap.Body) *jsonBody {
 	return &jsonBody{Bin: b.Data, Cut: b.Cut}
 }
 
+// ip returns a's IP address, or "" if it is not known.
 func ip(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return ""
@@ -167,6 +185,7 @@ func duration(ns int64) jsonDuration {
 	return jsonDuration{ns / 1_000_000_000, ns % 1_000_000_000}
 }
 
+// headers converts header fields, keeping their order.
 func headers(fields []tap.Field) []jsonHeader {
 	out := make([]jsonHeader, 0, len(fields))
 	for _, f := range fields {

@@ -45,6 +45,7 @@ func (c *clusterFlags) given() bool { return c.Options != cluster.Options{} }
 // arguments if no cluster flag is set. If a cluster flag is set, an empty slice selects all pods
 // that match the flags, and addresses are an error.
 func (c *clusterFlags) targets(written []string, secure *security, warn func(error)) (*pods, error) {
+	// The first argument decides, because Parse rejects a mix of resources and addresses.
 	named := len(written) > 0 && cluster.Is(written[0])
 	switch {
 	case !named && !c.given():
@@ -59,11 +60,14 @@ func (c *clusterFlags) targets(written []string, secure *security, warn func(err
 	if err != nil {
 		return nil, err
 	}
+	// Without arguments, Parse returns no resources, and they are chosen below.
 	resources, err := cluster.Parse(written, opened.Namespace)
 	switch {
 	case err != nil:
+		// The cluster is only kept open if it is used.
 		opened.Close()
 		return nil, err
+	// The cases after this one choose all pods, of all namespaces or of one.
 	case len(written) > 0:
 	case opened.Namespace == "":
 		resources = []cluster.Resource{{Kind: "pod"}}
@@ -74,6 +78,7 @@ func (c *clusterFlags) targets(written []string, secure *security, warn func(err
 		Source:  cluster.Source{Cluster: opened, Resources: resources},
 		written: resources, controlPlane: c.controlPlane, secure: secure, warn: warn, identities: map[string]*cluster.Identity{},
 	}
+	// The source dials pods itself when they appear.
 	p.Dial = p.dial
 	return p, nil
 }
@@ -107,9 +112,11 @@ func (p *pods) Close() {
 func (p *pods) identify(ctx context.Context, pod cluster.Pod) *cluster.Identity {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// A nil identity in the map is one that could not be obtained, so that the warning appears once.
 	id, ok := p.identities[pod.TapClient]
 	if !ok {
 		var err error
+		// If ctx has ended, the pod may be gone. Another pod tries again.
 		if id, err = p.Cluster.Identify(ctx, p.controlPlane, pod); err != nil && ctx.Err() != nil {
 			return nil
 		} else if err != nil {
@@ -128,6 +135,7 @@ func (p *pods) names() []string {
 	names := make([]string, 0, len(p.written))
 	for _, r := range p.written {
 		name := r.String()
+		// A namespace has no namespace, and all namespaces need none.
 		if r.Kind != "namespace" && r.Namespace != "" {
 			name += " -n " + r.Namespace
 		}
@@ -136,6 +144,7 @@ func (p *pods) names() []string {
 	return names
 }
 
+// dial returns a connection to the pod's tap.
 func (p *pods) dial(ctx context.Context, pod cluster.Pod) (*grpc.ClientConn, error) {
 	t, err := p.target(ctx, pod)
 	if err != nil {
@@ -162,6 +171,7 @@ func (p *pods) target(ctx context.Context, pod cluster.Pod) (target, error) {
 	if !t.tls {
 		return t, nil
 	}
+	// The flags for TLS describe the certificate and what to expect.
 	server := p.secure.server(t)
 	if len(p.secure.identities) == 0 {
 		server.Identity = pod.Identity
@@ -184,11 +194,13 @@ func (p *pods) exist(ctx context.Context, warn func(error)) error {
 	return nil
 }
 
+// errNoPods is the error of a command that needs at least one proxy.
 var errNoPods = errors.New("no running pod with a proxy")
 
 // current returns the current pods' taps as targets. It warns of pods without a proxy.
 func (p *pods) current(ctx context.Context, warn func(error)) ([]target, error) {
 	now, err := p.Cluster.Pods(ctx, p.Resources)
+	// now is nil if no resource could be listed. err may also be about some of them.
 	if now == nil {
 		return nil, err
 	}
@@ -213,6 +225,7 @@ func (p *pods) current(ctx context.Context, warn func(error)) ([]target, error) 
 // from parses --from, whose pods become the targets, because they send the requests. It returns
 // the resource on the command line, which receives them.
 func (p *pods) from(resource string) (destination cluster.Resource, err error) {
+	// Requests are selected by their destination, so there must be exactly one.
 	if len(p.written) != 1 || p.written[0].Name == "" {
 		return destination, errors.New("--from requires one target with a name, such as deploy/web")
 	}

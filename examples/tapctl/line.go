@@ -20,6 +20,7 @@ func line(e tap.Event, wide bool) string {
 	var b strings.Builder
 	direction := "???"
 	tls := ""
+	// The labels of the other side of the proxy tell whether the connection uses TLS.
 	switch e.Direction {
 	case tap.Inbound:
 		direction = "in "
@@ -30,6 +31,7 @@ func line(e tap.Event, wide bool) string {
 	}
 	addresses := fmt.Sprintf("proxy=%s src=%s dst=%s tls=%s", direction, addr(e.Source), addr(e.Destination), tls)
 	id := fmt.Sprintf("id=%d:%d", e.ID.Base, e.ID.Stream)
+	// Exactly one of the events is set.
 	switch {
 	case e.RequestInit != nil:
 		r := e.RequestInit
@@ -50,6 +52,7 @@ func line(e tap.Event, wide bool) string {
 	default:
 		fmt.Fprintf(&b, "unknown %s", addresses)
 	}
+	// Labels follow after everything else, as in linkerd.
 	if wide {
 		labels(&b, "src", e.SourceLabels)
 		labels(&b, "dst", e.DestinationLabels)
@@ -58,6 +61,7 @@ func line(e tap.Event, wide bool) string {
 	return text.Clean(b.String())
 }
 
+// ending returns what the line about the end of a response contains after the addresses.
 func ending(r *tap.ResponseEnd) string {
 	var status string
 	switch {
@@ -66,6 +70,7 @@ func ending(r *tap.ResponseEnd) string {
 	case r.ResetCode != nil:
 		status = fmt.Sprintf(" reset-error=%d", *r.ResetCode)
 	}
+	// The duration counts from the response, if there was one.
 	took := r.SinceRequestInit
 	if r.SinceResponseInit != nil {
 		took = *r.SinceResponseInit
@@ -82,6 +87,7 @@ func addr(a netip.AddrPort) string {
 	return a.String()
 }
 
+// labels appends the labels to b, ordered by key. The keys begin with prefix.
 func labels(b *strings.Builder, prefix string, l map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(l)) {
 		fmt.Fprintf(b, " %s_%s=%s", prefix, k, l[k])
@@ -97,6 +103,7 @@ func writeMore(w io.Writer, e tap.Event) error {
 	case e.ResponseEnd != nil:
 		writeBody(&b, "request-body", e.ResponseEnd.RequestBody)
 		writeBody(&b, "response-body", e.ResponseEnd.ResponseBody)
+		// A request ends with its response, and a connection when it is closed.
 		explanation = e.ResponseEnd.Explanation
 	case e.Close != nil:
 		explanation = e.Close.Explanation
@@ -108,6 +115,7 @@ func writeMore(w io.Writer, e tap.Event) error {
 	return err
 }
 
+// writeBody writes the recorded part of a body on one line. A nil body was not recorded.
 func writeBody(b *strings.Builder, name string, body *tap.Body) {
 	if body == nil {
 		return

@@ -16,6 +16,7 @@ import (
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
+// exitUsage is the exit status of a wrong command line.
 const exitUsage = 2
 
 func main() {
@@ -30,6 +31,7 @@ func main() {
 // report prints a command's error and returns the exit status. It prints nothing if err is nil,
 // or if the command has already printed the help or the findings.
 func report(stderr io.Writer, err error) (status int) {
+	// The order matters: what has been printed already must not be printed again.
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
 		return 0
@@ -64,6 +66,7 @@ type command struct {
 	new        func() runner
 }
 
+// runner is the implementation of a command. Its methods are called in this order.
 type runner interface {
 	flags(f *flag.FlagSet)
 	check() error
@@ -146,12 +149,15 @@ func commands() []command {
 	}
 }
 
+// run runs the command that args name. It prints the help if there is none, or if args ask for it.
 func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) error {
 	if len(args) == 0 {
+		// An empty name is no command, and gets its own error below.
 		args = []string{""}
 	}
 	if name := args[0]; name == "help" || name == "-h" || name == "--help" {
 		if len(args) > 1 && name == "help" {
+			// "help COMMAND" is another form of "COMMAND --help".
 			return run(ctx, []string{args[1], "--help"}, stdout, stderr)
 		}
 		usage(stdout)
@@ -186,19 +192,23 @@ func (c command) start(ctx context.Context, args []string, stdout *os.File, stde
 		return err
 	}
 	term := terminal{out: stdout, err: stderr}
+	// The first error is kept, and later steps are skipped.
 	if err == nil {
 		term.pods, err = clusters.targets(written, &secure, warner(stderr))
 	}
 	if term.pods != nil {
 		defer term.pods.Close()
+		// Only commands that select requests have flags for the destination in a cluster.
 		if filtered, ok := r.(interface{ useCluster(p *pods) error }); ok {
 			err = filtered.useCluster(term.pods)
 		}
 	}
+	// The default is the tap of a proxy on this machine.
 	if len(written) == 0 {
 		written = []string{"127.0.0.1:4190"}
 	}
 	if err == nil {
+		// check runs after useCluster, because it depends on the kind of targets.
 		err = r.check()
 	}
 	if err == nil && term.pods == nil {
@@ -207,6 +217,7 @@ func (c command) start(ctx context.Context, args []string, stdout *os.File, stde
 	if err != nil {
 		return usageError{fmt.Errorf("%w (see tapctl %s --help)", err, c.name)}
 	}
+	// Reading certificates can fail without a wrong command line.
 	if err := secure.prove(term.targets); err != nil {
 		return err
 	}
@@ -216,6 +227,7 @@ func (c command) start(ctx context.Context, args []string, stdout *os.File, stde
 // parse parses args with the flags of f and returns the other arguments, which are the
 // targets. Flags may be before, after and between targets.
 func parse(f *flag.FlagSet, args []string) (targets []string, err error) {
+	// Package flag stops at the first argument. Take it, and parse flags again after it.
 	for {
 		if err := f.Parse(args); err != nil {
 			return nil, err
@@ -228,6 +240,7 @@ func parse(f *flag.FlagSet, args []string) (targets []string, err error) {
 	}
 }
 
+// help prints the help for one command and its flags.
 func (c command) help(w io.Writer, f *flag.FlagSet) {
 	fmt.Fprintf(w, "tapctl %s shows %s.\n\n  %s\n\n", c.name, c.does, c.example)
 	if c.more != "" {
@@ -241,6 +254,7 @@ func (c command) help(w io.Writer, f *flag.FlagSet) {
 			dashes = "-"
 		}
 		value, usage := flag.UnquoteUsage(option)
+		// Zero values are not interesting as defaults.
 		if d := option.DefValue; d != "" && d != "0" && d != "0s" && d != "false" {
 			usage += " (default " + d + ")"
 		}
@@ -249,6 +263,7 @@ func (c command) help(w io.Writer, f *flag.FlagSet) {
 	_ = table.Flush()
 }
 
+// usage prints the list of commands.
 func usage(w io.Writer) {
 	fmt.Fprint(w, "tapctl shows live requests.\n\n")
 	for _, c := range commands() {

@@ -23,6 +23,7 @@ func (c *profileCommand) flags(f *flag.FlagSet) {
 	f.DurationVar(&c.duration, "for", 30*time.Second, "`time` to watch")
 }
 
+// check reports invalid flags.
 func (c *profileCommand) check() error {
 	if c.duration <= 0 {
 		return noTime("--for", c.duration)
@@ -32,6 +33,7 @@ func (c *profileCommand) check() error {
 
 func (c *profileCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
 
+// run watches requests for c.duration, and then prints the profiles.
 func (c *profileCommand) run(ctx context.Context, term terminal) error {
 	m, err := c.filter.match()
 	if err != nil {
@@ -44,6 +46,7 @@ func (c *profileCommand) run(ctx context.Context, term terminal) error {
 	}
 	defer closeAll()
 	began := time.Now()
+	// watching ends after c.duration, or earlier if the user interrupts.
 	watching, cancel := bounded(ctx, c.duration)
 	defer cancel()
 	var profiles learn.Profiles
@@ -55,6 +58,7 @@ func (c *profileCommand) run(ctx context.Context, term terminal) error {
 		return err
 	}
 	n, err := profiles.Write(term.out)
+	// An empty profile would be useless, and its file would look valid.
 	if err == nil && n == 0 {
 		return fmt.Errorf("no request for a service by name in %v; send requests meanwhile, or use a longer --for",
 			spent(watching, began, c.duration))

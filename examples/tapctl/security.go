@@ -19,6 +19,7 @@ type security struct {
 	identities []string // NAME for all targets, or TARGET=NAME for one
 }
 
+// flags defines the flags in f. They are the same for all commands.
 func (s *security) flags(f *flag.FlagSet) {
 	f.StringVar(&s.files.Anchors, "cacert", "", "TLS: PEM `file` of trust anchors; default: those of the system")
 	f.StringVar(&s.files.Cert, "cert", "", "TLS: PEM `file` of the client certificate and its chain")
@@ -54,9 +55,11 @@ type target struct {
 func (s *security) targets(written []string) ([]target, error) {
 	targets := make([]target, 0, len(written))
 	for i, name := range written {
+		// The same target twice would show each request twice.
 		if slices.Contains(written[:i], name) {
 			continue
 		}
+		// plain and secure tell which scheme was written, if any.
 		addr, plain := strings.CutPrefix(name, "http://")
 		addr, secure := strings.CutPrefix(addr, "https://")
 		_, port, err := net.SplitHostPort(addr)
@@ -78,6 +81,7 @@ func isPort(s string) bool {
 // check returns the first mistake in the TLS flags, for a command with these targets. It does not
 // read the files yet.
 func (s *security) check(targets []target) error {
+	// First the values themselves, and then what they mean for each target.
 	for _, i := range s.identities {
 		namespace, name := cutIdentity(i)
 		switch {
@@ -91,6 +95,7 @@ func (s *security) check(targets []target) error {
 		if !t.tls {
 			continue
 		}
+		// Values are checked for each target, because several may apply to one.
 		forAll, forOne := s.identitiesOf(t)
 		for _, names := range [][]string{forAll, forOne} {
 			if len(names) > 1 {
@@ -105,6 +110,7 @@ func (s *security) check(targets []target) error {
 	return nil
 }
 
+// cutIdentity splits a value of --server-identity. namespace is the target to which it applies, or "" for all.
 func cutIdentity(s string) (namespace, name string) {
 	namespace, name, ok := strings.Cut(s, "=")
 	if !ok {
@@ -133,6 +139,7 @@ func (s *security) identitiesOf(t target) (forAll, forOne []string) {
 // uses TLS.
 func (s *security) prove(targets []target) error {
 	for i := range targets {
+		// A pointer, so that the proof is stored in the slice.
 		t := &targets[i]
 		if !t.tls {
 			continue
@@ -153,6 +160,7 @@ func (s *security) server(t target) trust.Server {
 	for _, name := range append(forAll, forOne...) {
 		server.Identity = name // a name for t only comes after the names for all
 	}
+	// A DNS-like identity is also the server name. Otherwise, the host is.
 	if server.Identity == "" || strings.Contains(server.Identity, "://") {
 		host, _, _ := net.SplitHostPort(t.addr)
 		server.Name = cmp.Or(server.Name, host, "localhost")

@@ -24,6 +24,7 @@ type statCommand struct {
 	duration time.Duration
 }
 
+// flags defines the flags in f.
 func (c *statCommand) flags(f *flag.FlagSet) {
 	c.filter.flags(f)
 	f.StringVar(&c.output, "o", "", "`format`: json; in a cluster also wide, with bytes")
@@ -34,6 +35,7 @@ func (c *statCommand) flags(f *flag.FlagSet) {
 // check returns an error for a wrong flag. In a cluster, where the numbers come from metrics, it also
 // rejects conditions that select single requests.
 func (c *statCommand) check() error {
+	// wide is only known in a cluster, where metrics count bytes.
 	switch wide := c.output == "wide" && c.filter.pods != nil; {
 	case c.output != "" && c.output != "json" && !wide:
 		return fmt.Errorf("-o %s: no such format; there is json, and in a cluster wide", c.output)
@@ -48,6 +50,7 @@ func (c *statCommand) check() error {
 
 func (c *statCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
 
+// run counts requests for c.duration, and prints them by destination.
 func (c *statCommand) run(ctx context.Context, term terminal) error {
 	if term.pods != nil {
 		return c.runCluster(ctx, term)
@@ -61,6 +64,7 @@ func (c *statCommand) run(ctx context.Context, term terminal) error {
 		return err
 	}
 	defer closeAll()
+	// One row for each destination, instead of one for each path.
 	config.Request.ByDestination = true
 	ctx, cancel := bounded(ctx, c.duration)
 	defer cancel()
@@ -70,6 +74,7 @@ func (c *statCommand) run(ctx context.Context, term terminal) error {
 	case err != nil:
 		return err
 	case c.output == "json":
+		// Even an empty result is valid JSON.
 		return writeStatJSON(term.out, rows)
 	case len(rows) == 0:
 		noRequest(term, spent(ctx, began, c.duration))
@@ -83,6 +88,7 @@ func writeStat(out io.Writer, rows []*tappb.Row) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "DESTINATION\tDIRECTION\tSUCCESS\tRPS\tP50\tP95\tP99\tOPEN\tREQUESTS")
 	for _, r := range rows {
+		// took formats a latency, or "-" if no request has ended.
 		took := func(d time.Duration) string {
 			if r.GetCount() == 0 {
 				return "-"
@@ -90,6 +96,7 @@ func writeStat(out io.Writer, rows []*tappb.Row) error {
 			return text.Duration(d)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n",
+			// Without a destination, rows of linkerd's tap have their path.
 			text.Clean(cmp.Or(r.GetDestination(), r.GetPath(), "?")), strings.ToLower(r.GetDirection().String()),
 			text.Percent(r.GetSuccesses(), r.GetCount()), text.Rate(r.GetRate()),
 			took(r.GetP50().AsDuration()), took(r.GetP95().AsDuration()), took(r.GetP99().AsDuration()),
@@ -113,6 +120,7 @@ type stat struct {
 
 // writeStatJSON writes rows as a JSON array of stats.
 func writeStatJSON(out io.Writer, rows []*tappb.Row) error {
+	// ms converts d to milliseconds with three decimals.
 	ms := func(d time.Duration) float64 { return float64(d.Round(time.Microsecond).Microseconds()) / 1000 }
 	stats := make([]stat, 0, len(rows))
 	for _, r := range rows {
@@ -121,6 +129,7 @@ func writeStatJSON(out io.Writer, rows []*tappb.Row) error {
 			Requests: r.GetCount(), Rate: r.GetRate(), Open: r.GetOpen(),
 			P50: ms(r.GetP50().AsDuration()), P95: ms(r.GetP95().AsDuration()), P99: ms(r.GetP99().AsDuration()),
 		}
+		// The pointer stays nil without responses, and becomes null.
 		if r.GetCount() > 0 {
 			s.SuccessRate = new(float64(r.GetSuccesses()) / float64(r.GetCount()))
 		}

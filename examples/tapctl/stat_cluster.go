@@ -20,6 +20,7 @@ func (c *statCommand) runCluster(ctx context.Context, term terminal) error {
 	if c.filter.from != "" && len(rows) == 1 {
 		rows[0].Resource = *destination // the metrics of the clients count its requests
 	}
+	// The order matters: if ctx has ended, the error is only its consequence.
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -37,6 +38,7 @@ func (c *statCommand) runCluster(ctx context.Context, term terminal) error {
 // writeTraffic writes a table with the columns of "linkerd viz stat". The column NAMESPACE is
 // left out if all resources are in the same namespace.
 func writeTraffic(out io.Writer, rows []cluster.Traffic, wide bool) error {
+	// several tells whether the column NAMESPACE is needed.
 	several := false
 	for _, r := range rows {
 		several = several || r.Namespace != rows[0].Namespace
@@ -53,6 +55,7 @@ func writeTraffic(out io.Writer, rows []cluster.Traffic, wide bool) error {
 	for _, r := range rows {
 		requests := r.Success + r.Failures
 		cells := []string{r.String(), fmt.Sprintf("%d/%d", r.Meshed, r.Pods)}
+		// Without requests, rates and latencies have no meaning.
 		if requests == 0 {
 			cells = append(cells, "-", "-", "-", "-", "-")
 		} else {
@@ -73,6 +76,7 @@ func writeTraffic(out io.Writer, rows []cluster.Traffic, wide bool) error {
 	return w.Flush()
 }
 
+// quantile returns the latency that a share q of the requests did not exceed, or "-" if there were none.
 func quantile(r *cluster.Traffic, q float64) string {
 	d, ok := r.Quantile(q)
 	if !ok {
@@ -102,6 +106,7 @@ type traffic struct {
 	Written   float64  `json:"write_bytes_per_second"`
 }
 
+// trafficJSON converts rows, with rates per second and latencies in milliseconds.
 func trafficJSON(rows []cluster.Traffic) []traffic {
 	traffics := make([]traffic, 0, len(rows))
 	for _, r := range rows {
@@ -109,6 +114,7 @@ func trafficJSON(rows []cluster.Traffic) []traffic {
 			Kind: r.Kind, Namespace: r.Namespace, Name: r.Name, Meshed: r.Meshed, Pods: r.Pods, Open: r.Open,
 			Rate: (r.Success + r.Failures) / r.Period.Seconds(), Read: r.Read / r.Period.Seconds(), Written: r.Written / r.Period.Seconds(),
 		}
+		// The pointers stay nil without requests, and become null.
 		if requests := r.Success + r.Failures; requests > 0 {
 			t.Success = new(r.Success / requests)
 		}

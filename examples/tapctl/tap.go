@@ -30,6 +30,7 @@ type tapCommand struct {
 	template *template.Template // template of -o jsonpath=…, or nil
 }
 
+// flags defines the flags in f.
 func (c *tapCommand) flags(f *flag.FlagSet) {
 	c.filter.flags(f)
 	c.responses.flags(f)
@@ -42,6 +43,7 @@ func (c *tapCommand) flags(f *flag.FlagSet) {
 	f.BoolVar(&c.explain, "explain", false, "show how each request was routed and balanced")
 }
 
+// check returns an error for a flag that has a wrong value.
 func (c *tapCommand) check() error {
 	if err := c.checkOutput(); err != nil {
 		return err
@@ -58,8 +60,10 @@ func (c *tapCommand) check() error {
 	return c.filter.check()
 }
 
+// checkOutput checks -o, and parses the template of jsonpath.
 func (c *tapCommand) checkOutput() error {
 	format, text, hasText := strings.Cut(c.output, "=")
+	// The order matters: a known format needs no "=".
 	switch {
 	case c.output == "", c.output == "wide", c.output == "json":
 		return nil
@@ -89,11 +93,13 @@ func (c *tapCommand) request() (req *tappb.WatchRequest, feature string, err err
 	req = &tappb.WatchRequest{
 		Match: m, Headers: c.filter.headerMatches(), Response: response,
 		Limit: c.limit, Sample: c.sample, Fields: c.output == "json" || c.template != nil,
+		// The process limits bodies further.
 		BodyBytes: uint32(min(c.body, 1<<20)), Explain: c.explain,
 	}
 	if c.duration > 0 {
 		req.Duration = durationpb.New(c.duration) // the process ends the stream
 	}
+	// The first feature that linkerd's tap lacks is enough for the error message.
 	switch feature = c.filter.gotowerOnly(); {
 	case feature != "":
 	case response != nil:
@@ -112,6 +118,7 @@ func (c *tapCommand) request() (req *tappb.WatchRequest, feature string, err err
 // once.
 const quiet = 5 * time.Second
 
+// run prints events until the user interrupts, or a limit is reached.
 func (c *tapCommand) run(ctx context.Context, term terminal) error {
 	req, feature, err := c.request()
 	if err != nil {
@@ -124,6 +131,7 @@ func (c *tapCommand) run(ctx context.Context, term terminal) error {
 	}
 	defer closeAll()
 	began := time.Now()
+	// The hint appears once, if nothing has been received for a while.
 	nothing := time.AfterFunc(quiet, func() {
 		fmt.Fprintln(term.err, "tapctl: no such request yet; tapctl check may find the reason")
 	})
@@ -135,6 +143,7 @@ func (c *tapCommand) run(ctx context.Context, term terminal) error {
 	}
 	err = follow(ctx, taps, req, c.filter.maxRPS, warn, func(event tap.ProcessEvent) error {
 		nothing.Stop()
+		// An event may be the report that others have been dropped.
 		if n := event.Event.Dropped; n > 0 {
 			warn(fmt.Errorf("%s: %s dropped: the output is too slow; narrow the filter or use --sample",
 				event.From, text.Plural(n, "event")))
@@ -150,6 +159,7 @@ func (c *tapCommand) run(ctx context.Context, term terminal) error {
 
 func (c *tapCommand) useCluster(p *pods) error { return c.filter.useCluster(p) }
 
+// print writes one event in the format of -o.
 func (c *tapCommand) print(term terminal, event tap.ProcessEvent, warn func(error)) error {
 	e := event.Event
 	switch {
@@ -157,6 +167,7 @@ func (c *tapCommand) print(term terminal, event tap.ProcessEvent, warn func(erro
 		return writeJSON(term.out, e)
 	case c.template != nil:
 		err := c.template.Execute(term.out, newJSONEvent(e))
+		// A template may not fit to every event, which is worth a warning only.
 		if _, ok := errors.AsType[*template.Error](err); ok {
 			warn(fmt.Errorf("-o jsonpath: of some events: %w", err))
 			return nil
@@ -164,6 +175,7 @@ func (c *tapCommand) print(term terminal, event tap.ProcessEvent, warn func(erro
 		return err
 	}
 	printed := line(e, c.output == "wide")
+	// A pod's name tells which proxy has seen the request.
 	if term.pods != nil {
 		printed += " pod=" + event.From
 	}

@@ -34,9 +34,11 @@ func dial(t target) (*grpc.ClientConn, error) {
 	if t.proof != nil {
 		proof = t.proof
 	}
+	// A process that starts is found soon, and one that is down is not asked too often.
 	delays := backoff.DefaultConfig
 	delays.BaseDelay = 100 * time.Millisecond
 	delays.MaxDelay = patience
+	// passthrough leaves the resolution of the name to the dialer, and does not wait for it.
 	conn, err := grpc.NewClient("passthrough:///"+t.addr, grpc.WithTransportCredentials(proof),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: delays, MinConnectTimeout: patience}))
@@ -46,8 +48,8 @@ func dial(t target) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// processes returns a tap.Process for each target, with a connection to the target.
-// closeAll closes the connections.
+// taps returns a tap.Process for each target, with a connection to the target. closeAll closes the connections. It
+// is nil if err is not.
 func taps(targets []target) (taps []tap.Process, closeAll func(), err error) {
 	var conns []*grpc.ClientConn
 	closeAll = func() {
@@ -58,6 +60,7 @@ func taps(targets []target) (taps []tap.Process, closeAll func(), err error) {
 	for _, t := range targets {
 		conn, err := dial(t)
 		if err != nil {
+			// The caller gets no closeAll, so the connections so far are closed here.
 			closeAll()
 			return nil, nil, err
 		}
@@ -93,6 +96,7 @@ func (t terminal) source(ctx context.Context, feature string, warn func(error)) 
 		return nil, nil, err
 	}
 	if err := reachable(ctx, taps, feature, warn); err != nil {
+		// The caller gets no closeAll after an error.
 		closeAll()
 		return nil, nil, err
 	}
@@ -105,6 +109,7 @@ func (t terminal) source(ctx context.Context, feature string, warn func(error)) 
 func reachable(ctx context.Context, taps []tap.Process, feature string, warn func(error)) error {
 	errs := make([]error, len(taps))
 	var pending sync.WaitGroup
+	// Ask concurrently, because a target that does not answer takes the whole timeout.
 	for i, p := range taps {
 		pending.Go(func() {
 			if err := ask(ctx, p.Conn, feature); err != nil {
@@ -116,6 +121,7 @@ func reachable(ctx context.Context, taps []tap.Process, feature string, warn fun
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	// The order of the targets is kept.
 	bad := slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(bad) == len(taps) {
 		return errors.Join(bad...)
@@ -129,6 +135,7 @@ func reachable(ctx context.Context, taps []tap.Process, feature string, warn fun
 // ask finds out which tap the process serves, and returns nil if that will do. Linkerd's tap will
 // do if feature is "". Otherwise the error mentions feature, which only gotower's tap supports.
 func ask(ctx context.Context, conn grpc.ClientConnInterface, feature string) error {
+	// Any answer but Unimplemented is final: nil, or an error of the connection.
 	err := servesOwn(ctx, conn)
 	if status.Code(err) != codes.Unimplemented {
 		return err
@@ -145,6 +152,7 @@ func ask(ctx context.Context, conn grpc.ClientConnInterface, feature string) err
 func servesOwn(ctx context.Context, conn grpc.ClientConnInterface) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	// A negative share is invalid, so the stream ends at once.
 	stream, err := tappb.NewTapClient(conn).Watch(ctx, &tappb.WatchRequest{Sample: -1})
 	if err == nil {
 		_, err = stream.Recv()
@@ -157,6 +165,7 @@ func servesOwn(ctx context.Context, conn grpc.ClientConnInterface) error {
 func servesLinkerds(ctx context.Context, conn grpc.ClientConnInterface) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	// A limit of 0 is invalid, so the stream ends at once.
 	stream, err := pb.NewTapClient(conn).Observe(ctx, &pb.ObserveRequest{Match: match.All()})
 	if err == nil {
 		_, err = stream.Recv()

@@ -23,6 +23,7 @@ type topCommand struct {
 	every    time.Duration
 }
 
+// flags defines the flags in f.
 func (c *topCommand) flags(f *flag.FlagSet) {
 	c.filter.flags(f)
 	f.BoolVar(&c.columns.HideSources, "hide-sources", false, "combine rows that differ by source only")
@@ -33,12 +34,14 @@ func (c *topCommand) flags(f *flag.FlagSet) {
 	f.DurationVar(&c.every, "every", 0, "`time` between two tables: 500ms on a terminal, 5s elsewhere")
 }
 
+// check returns an error for a flag that has a wrong value, and completes the settings.
 func (c *topCommand) check() error {
 	switch c.output {
 	case "", "wide", "json":
 	default:
 		return fmt.Errorf("-o %s: no such format; there are wide and json", c.output)
 	}
+	// A faster table would cost the processes too much.
 	if c.every != 0 && c.every < 100*time.Millisecond {
 		return fmt.Errorf("--every %v: it must be at least 100ms", c.every)
 	}
@@ -46,12 +49,14 @@ func (c *topCommand) check() error {
 		return noTime("--for", c.duration)
 	}
 	c.columns.Wide = c.output == "wide"
+	// A single table needs some time to count requests.
 	if c.once && c.duration == 0 {
 		c.duration = top.Interval
 	}
 	return c.filter.check()
 }
 
+// run shows the table until the user interrupts, or c.duration has passed.
 func (c *topCommand) run(ctx context.Context, term terminal) error {
 	config, err := c.filter.config(term)
 	if err != nil {
@@ -80,6 +85,7 @@ func watched(ctx context.Context, term terminal, config *top.Config, feature str
 	if err != nil {
 		return nil, err
 	}
+	// A fixed set of processes is known to be complete, so Live can end when all of them have refused.
 	if static, ok := taps.(fixed); ok {
 		config.Processes = static.Processes
 	} else {
@@ -88,8 +94,10 @@ func watched(ctx context.Context, term terminal, config *top.Config, feature str
 	return closeAll, nil
 }
 
+// show runs the table in the form that the flags and the terminal ask for, and prints the result that remains.
 func (c *topCommand) show(ctx context.Context, term terminal, config top.Config) error {
 	isOnce := c.once || c.output == "json"
+	// Live redraws the table, and Collect only counts until ctx ends.
 	show := top.Live
 	if isOnce {
 		show = func(ctx context.Context, _ *os.File, config top.Config) ([]*tappb.Row, error) {
@@ -104,6 +112,7 @@ func (c *topCommand) show(ctx context.Context, term terminal, config top.Config)
 	case c.output == "json":
 		config.Wide = true
 		return top.WriteJSON(term.out, rows, config.Columns)
+	// The screen has already shown the rows.
 	case !isOnce && top.OnScreen(term.out):
 		return nil
 	case len(rows) == 0:
@@ -120,6 +129,7 @@ func (f *filter) config(term terminal) (top.Config, error) {
 	if err != nil {
 		return top.Config{}, err
 	}
+	// The title tells what is watched and by which conditions.
 	title := strings.Join(append([]string{strings.Join(term.names(), " ")}, f.conditions()...), "  ")
 	return top.Config{
 		Title: title, MaxRPS: f.maxRPS,
@@ -143,6 +153,7 @@ func (f *filter) conditions() []string {
 	return texts
 }
 
+// bounded returns a context that ends after d, or only by its cancel function if d is 0.
 func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if d > 0 {
 		return context.WithTimeout(ctx, d)
@@ -153,6 +164,7 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 // spent returns how long a command ran, to tell the user: period, which the user asked for, or
 // the time since began if period is 0 or the user canceled.
 func spent(ctx context.Context, began time.Time, period time.Duration) time.Duration {
+	// After an interrupt, the period has not passed.
 	if period > 0 && !errors.Is(ctx.Err(), context.Canceled) {
 		return period
 	}

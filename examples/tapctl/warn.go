@@ -17,6 +17,7 @@ const again = time.Minute
 // previous error of the same process, because a process that cannot be reached causes an
 // error at each attempt. It prints the error again after a minute.
 func warner(w io.Writer) func(error) {
+	// printed is what was printed last about a process, and when.
 	type printed struct {
 		text string
 		when time.Time
@@ -27,6 +28,7 @@ func warner(w io.Writer) func(error) {
 		mu.Lock()
 		defer mu.Unlock()
 		s := printed{text.CleanLines(err.Error()), time.Now()}
+		// An error begins with the name of its process.
 		process, _, _ := strings.Cut(s.text, ": ")
 		if previous := last[process]; previous.text != s.text || s.when.Sub(previous.when) > again {
 			last[process] = s

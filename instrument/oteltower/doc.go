@@ -11,4 +11,5 @@
 // require it.
 package oteltower
 
+// scope is the name of this package in the meters and tracers that it uses.
 const scope = "github.com/gotower/gotower/instrument/oteltower"

@@ -62,6 +62,7 @@ func (m *Metrics) Forget(target string) {
 }
 
 // attributes returns the fixed attributes of an instrument.
+// Empty values are left out, because attributes, unlike Prometheus labels, are optional.
 func attributes(target, route string) (all []attribute.KeyValue) {
 	if target != "" {
 		all = append(all, attribute.String("target", target))
@@ -88,15 +89,19 @@ func must[T any](v T, err error) T {
 	return v
 }
 
+// Counter implements instrument.Provider. The label is not needed: With adds it as an attribute.
 func (b bound) Counter(name, help, _ string) metrics.Counter {
+	// OpenTelemetry returns the same instrument for equal arguments.
 	c := must(b.meter.Float64Counter("gotower."+name, metric.WithDescription(help)))
 	return newCounter(c, b.attrs)
 }
 
+// newCounter returns a counter that adds to inner with the attributes attrs.
 func newCounter(inner metric.Float64Counter, attrs []attribute.KeyValue) counter {
 	return counter{inner, attrs, []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(attrs...))}}
 }
 
+// counter is a metrics.Counter that adds to an OpenTelemetry counter.
 type counter struct {
 	inner metric.Float64Counter
 	attrs []attribute.KeyValue
@@ -113,24 +118,30 @@ func (c counter) Add(delta float64) { c.inner.Add(context.Background(), delta, c
 
 // with returns attrs with the pairs of name and value in labelValues. It does not modify attrs.
 func with(attrs []attribute.KeyValue, labelValues []string) []attribute.KeyValue {
+	// With its capacity limited, append copies attrs, which other instruments share.
 	attrs = attrs[:len(attrs):len(attrs)]
+	// A name without a value at the end is ignored.
 	for i := 0; i+1 < len(labelValues); i += 2 {
 		attrs = append(attrs, attribute.String(labelValues[i], labelValues[i+1]))
 	}
 	return attrs
 }
 
+// Histogram implements instrument.Provider. The unit in OpenTelemetry is seconds.
 func (b bound) Histogram(name, help string) metrics.Histogram {
+	// The bounds are those of promtower, so that both work with the same dashboard.
 	h := must(b.meter.Float64Histogram("gotower."+name, metric.WithDescription(help), metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60)))
 	return histogram{h, []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(b.attrs...))}}
 }
 
+// histogram is a metrics.Histogram that records in an OpenTelemetry histogram.
 type histogram struct {
 	inner metric.Float64Histogram
 	opts  []metric.RecordOption
 }
 
+// With returns h, because histograms have no label.
 func (h histogram) With(...string) metrics.Histogram { return h }
 
 // Observe records a duration in milliseconds.
@@ -143,6 +154,7 @@ type gaugeVec struct {
 	values map[attribute.Distinct]*gaugeValue
 }
 
+// gaugeValue is the current value of a gauge with one set of attributes.
 type gaugeValue struct {
 	bits atomic.Uint64 // the bits of a float64
 	opt  metric.ObserveOption
@@ -152,6 +164,7 @@ type gaugeValue struct {
 
 // observe reports all values. OpenTelemetry calls it when it collects.
 func (v *gaugeVec) observe(_ context.Context, o metric.Float64Observer) error {
+	// Values may be added or forgotten meanwhile.
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, value := range v.values {
@@ -187,18 +200,21 @@ func (b bound) Gauge(name, help, label string) metrics.Gauge {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	vec := b.gauges[name]
+	// The first gauge with this name registers the callback that reports those of all targets.
 	if vec == nil {
 		vec = &gaugeVec{values: make(map[attribute.Distinct]*gaugeValue)}
 		must(b.meter.Float64ObservableGauge("gotower."+name, metric.WithDescription(help), metric.WithFloat64Callback(vec.observe)))
 		b.gauges[name] = vec
 	}
 	g := gauge{vec: vec, attrs: b.attrs}
+	// With a label, With makes the value, so that no value without the label is reported.
 	if label == "" {
 		g.value = vec.value(b.attrs)
 	}
 	return g
 }
 
+// gauge is a metrics.Gauge that stores its value in vec. OpenTelemetry reads it from there.
 type gauge struct {
 	vec   *gaugeVec
 	attrs []attribute.KeyValue
@@ -212,6 +228,7 @@ func (g gauge) With(labelValues ...string) metrics.Gauge {
 	return gauge{vec: g.vec, attrs: attrs, value: g.vec.value(attrs)}
 }
 
+// Set sets the value. If the label has no value yet, it does nothing.
 func (g gauge) Set(value float64) {
 	if g.value != nil {
 		g.value.bits.Store(math.Float64bits(value))
@@ -223,6 +240,7 @@ func (g gauge) Add(delta float64) {
 	if g.value == nil {
 		return
 	}
+	// Repeated if another goroutine has changed the value between Load and CompareAndSwap.
 	for {
 		old := g.value.bits.Load()
 		if g.value.bits.CompareAndSwap(old, math.Float64bits(math.Float64frombits(old)+delta)) {

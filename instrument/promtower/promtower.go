@@ -52,11 +52,13 @@ func (m *Metrics) Layer(target string) layer.Instruments { return m.Route("", ta
 // Route returns the instruments for a route's layers. target is the route's target, or "" if the
 // route splits its requests over several targets.
 func (m *Metrics) Route(route, target string) layer.Instruments {
+	// The values are in the order of the names that the function labels returns.
 	return instrument.Layer(bound{m, []string{target, route}})
 }
 
 // Balance returns the instruments of a target's balancer.
 func (m *Metrics) Balance(target string) balance.Instruments {
+	// A balancer belongs to a target and to no route.
 	return instrument.Balance(bound{m, []string{target, ""}})
 }
 
@@ -65,6 +67,7 @@ func (m *Metrics) Balance(target string) balance.Instruments {
 // it removes.
 func (m *Metrics) Forget(target string) {
 	labels := prometheus.Labels{"target": target}
+	// Other targets may be making their instruments at the same time.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, vec := range m.counters {
@@ -103,6 +106,7 @@ func once[V prometheus.Collector](m *Metrics, vectors map[string]V, name string,
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v, ok := vectors[name]
+	// A registry rejects a second metric with the same name, so all targets share one vector.
 	if !ok {
 		v = mk()
 		m.reg.MustRegister(v)
@@ -116,9 +120,11 @@ func (b bound) Counter(name, help, label string) metrics.Counter {
 	vec := once(b.Metrics, b.counters, name, func() *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gotower", Name: name + "_total", Help: help}, labels(label))
 	})
+	// Without a label, the series exists from now on, with the value 0.
 	if label == "" {
 		return counter{Counter: vec.WithLabelValues(b.values...)}
 	}
+	// The slice is limited to its two values, so that append copies it: several labels share b.
 	return counter{with: func(value string) prometheus.Counter { return vec.WithLabelValues(append(b.values[:2:2], value)...) }}
 }
 
@@ -135,6 +141,7 @@ func (b bound) Gauge(name, help, label string) metrics.Gauge {
 
 // Histogram implements instrument.Provider. The unit in Prometheus is seconds.
 func (b bound) Histogram(name, help string) metrics.Histogram {
+	// Histograms have no label of their own.
 	vec := once(b.Metrics, b.histograms, name, func() *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(
 			prometheus.HistogramOpts{Namespace: "gotower", Name: name + "_seconds", Help: help, Buckets: buckets}, labels(""))
@@ -144,15 +151,16 @@ func (b bound) Histogram(name, help string) metrics.Histogram {
 
 // counter is a metrics.Counter that adds to a Prometheus counter. While its label, such as "op", is
 // not chosen, the embedded Counter is nil, and Add does nothing. With chooses a value: it calls
-// field, which returns the Counter for it.
+// the function with, which returns the Counter for it.
 type counter struct {
 	prometheus.Counter
 	with func(value string) prometheus.Counter
 }
 
 // With returns the counter for one value of the label. Layers and balancers call With when
-// they are created.
+// they are created. labelValues are the label's name and its value.
 func (c counter) With(labelValues ...string) metrics.Counter {
+	// The field with is nil if the counter has no label or its value is chosen.
 	if c.with == nil || len(labelValues) != 2 {
 		return c
 	}
@@ -161,16 +169,19 @@ func (c counter) With(labelValues ...string) metrics.Counter {
 
 // Add adds delta. If the label is not chosen, it does nothing: call With first.
 func (c counter) Add(delta float64) {
+	// Without this check, a call before With would panic.
 	if c.Counter != nil {
 		c.Counter.Add(delta)
 	}
 }
 
+// gauge is a metrics.Gauge that sets a Prometheus gauge. It uses its fields as counter does.
 type gauge struct {
 	prometheus.Gauge
 	with func(value string) prometheus.Gauge
 }
 
+// With returns the gauge for one value of the label.
 func (g gauge) With(labelValues ...string) metrics.Gauge {
 	if g.with == nil || len(labelValues) != 2 {
 		return g
@@ -178,20 +189,24 @@ func (g gauge) With(labelValues ...string) metrics.Gauge {
 	return gauge{Gauge: g.with(labelValues[1])}
 }
 
+// Set sets the value. If the label is not chosen, it does nothing.
 func (g gauge) Set(value float64) {
 	if g.Gauge != nil {
 		g.Gauge.Set(value)
 	}
 }
 
+// Add adds delta to the value. If the label is not chosen, it does nothing.
 func (g gauge) Add(delta float64) {
 	if g.Gauge != nil {
 		g.Gauge.Add(delta)
 	}
 }
 
+// histogram is a metrics.Histogram that records in a Prometheus histogram, in seconds.
 type histogram struct{ prometheus.Observer }
 
+// With returns h, because histograms have no label.
 func (h histogram) With(...string) metrics.Histogram { return h }
 
 // Observe records a duration in milliseconds.

@@ -72,6 +72,7 @@ func AddrPort(s string) (netip.AddrPort, error) {
 	addr, err := netip.ParseAddrPort(s)
 	_, bare := netip.ParseAddr(s)
 	ip := addr.Addr().Unmap()
+	// bare is nil if s is an IP address without a port.
 	switch {
 	case bare == nil:
 		return netip.AddrPort{}, errors.New("no port: write 10.0.0.1:80 or [fd00::1]:80")

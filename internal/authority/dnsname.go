@@ -25,6 +25,7 @@ func CheckTarget(s string) error {
 // dot at the end. The last label must contain something other than digits, unlike in an IPv4 address.
 func IsDNSName(s string) bool {
 	s = strings.TrimSuffix(s, ".")
+	// A name has up to 253 bytes and a label up to 63 (RFC 1035, section 2.3.4).
 	if s == "" || len(s) > 253 {
 		return false
 	}

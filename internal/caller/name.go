@@ -48,6 +48,7 @@ func IsURI(name string) bool { return strings.Contains(name, "://") }
 // IsDNS reports whether name looks like a host name without a final dot. It returns false for an IP
 // address.
 func IsDNS(name string) bool {
+	// RFC 1035, section 2.3.4, has these limits for a name and below for a label.
 	if name == "" || len(name) > 253 {
 		return false
 	}
@@ -56,6 +57,7 @@ func IsDNS(name string) bool {
 			return false
 		}
 	}
+	// Only a name that ends with a digit can be an IPv4 address.
 	if last := name[len(name)-1]; last < '0' || last > '9' {
 		return true // ParseAddr would allocate an error
 	}

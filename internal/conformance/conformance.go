@@ -11,5 +11,5 @@ func Shorten() {
 	shortened = os.Getenv("GOTOWER_TESTS") != "full" //nolint:forbidigo // it selects a form of tests
 }
 
-// Short reports whether the checks run in their short form.
+// Short reports whether the checks run in their short form, with fewer rounds.
 func Short() bool { return shortened }

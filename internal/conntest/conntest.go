@@ -49,6 +49,7 @@ func Serve(t testing.TB, handle func(n int, conn net.Conn)) (addr string) {
 		}
 	})
 	t.Cleanup(func() {
+		// The listener closes first, so that no further connection is added.
 		_ = l.Close()
 		mu.Lock()
 		for _, conn := range conns {

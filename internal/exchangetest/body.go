@@ -33,6 +33,8 @@ type body struct {
 	late    bool // a Read began although dead was set
 }
 
+// newBody returns a body of size bytes, which differ from those of bodies with another seed. No byte may be read
+// before allow.
 func newBody(seed, size int) *body {
 	start := seed * 997 % large
 	b := &body{bytes: noise[start : start+size], size: size}
@@ -40,6 +42,7 @@ func newBody(seed, size int) *body {
 	return b
 }
 
+// Read returns allowed bytes of the body, and waits until there are some, the body has ended, or it is closed.
 func (b *body) Read(p []byte) (n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +82,7 @@ func (b *body) allow(n int) {
 	}
 }
 
-// finish permits the rest of the body to be read.
+// finish permits the engine to read the rest of the body and then io.EOF.
 func (b *body) finish() {
 	b.allow(b.size)
 	b.fail(io.EOF)
@@ -104,6 +107,7 @@ func (b *body) complete() bool {
 	return b.closes > 0 && (b.whole || b.size == 0)
 }
 
+// closed reports whether the engine has closed the body.
 func (b *body) closed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -121,6 +125,7 @@ func (b *body) ended() bool {
 func (b *body) violation() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// All goroutines wait now, so no Read of a closed body may begin from here on.
 	switch b.dead = b.closes > 0; {
 	case b.closes > 1:
 		return fmt.Sprintf("closed %d times", b.closes)
@@ -135,6 +140,7 @@ func (b *body) violation() string {
 // pendingBody is a body that reports the bytes that can be read without waiting.
 type pendingBody struct{ *body }
 
+// Pending returns the number of bytes that may be read now. eof is true if the body ends after them.
 func (b pendingBody) Pending() (n int, eof bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -161,11 +167,13 @@ func (r *reader) read(n int) {
 	}
 	r.started = true
 	r.busy = true
+	// The engine's Read may block, so it runs on its own goroutine, and the model goes on.
 	go func() {
 		p := make([]byte, n)
 		n, err := r.src.Read(p)
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		// Only the bytes that the engine has received so far are compared; too many are wrong, too.
 		rest := r.sent.bytes[r.offset:]
 		r.wrong = r.wrong || !bytes.Equal(p[:n], rest[:min(n, len(rest))])
 		r.offset += min(n, len(rest))
@@ -174,6 +182,7 @@ func (r *reader) read(n int) {
 	}()
 }
 
+// close closes the body as its user would.
 func (r *reader) close() {
 	r.closed = true
 	_ = r.src.Close()

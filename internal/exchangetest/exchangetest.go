@@ -27,7 +27,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Engine is the HTTP engine to test.
+// Engine is the implementation of HTTP/1.1 or HTTP/2, client and server, that is tested, and what
+// it is expected to do.
 type Engine struct {
 	// Connect returns a new connection. Its server calls exchange for each request.
 	Connect func(exchange func(*http.Request) (*http.Response, error)) Conn
@@ -72,6 +73,8 @@ type Conn interface {
 func Run(t *testing.T, engine *Engine) {
 	t.Helper()
 	exact := exactPools()
+	// Without garbage collection and on one CPU, a pool gives back all that it got, so that each missing buffer is a
+	// leak. The outer calls restore the settings at the end.
 	if exact {
 		defer debug.SetGCPercent(debug.SetGCPercent(-1))
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -87,10 +90,13 @@ func Run(t *testing.T, engine *Engine) {
 	}
 }
 
+// check runs random sequences of steps on the engine. A failed sequence is shortened and reported. exact
+// is true if every buffer must be back in its pool after each sequence.
 func check(t *testing.T, engine *Engine, pools *pools, exact bool) {
 	t.Helper()
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(drawStep), 1, 40).Draw(rt, "steps")
+		// The collector is off, so it runs once for each sequence of steps.
 		runtime.GC()
 		var failure string
 		synctest.Test(t, func(*testing.T) { failure = (&model{engine: engine}).run(steps) })
@@ -106,6 +112,7 @@ func check(t *testing.T, engine *Engine, pools *pools, exact bool) {
 // exactPools reports whether a pool returns all values that it got. It does not under the race
 // detector.
 func exactPools() bool {
+	// A pool has one list for each CPU, so that on one CPU nothing is left in another list.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var pool sync.Pool
 	const n = 64
@@ -145,22 +152,25 @@ const (
 	pause             // time passes
 )
 
+// step is one random event. It uses only the fields that its Kind needs.
 type step struct {
-	Kind         kind
-	Which        int // exchange, counted from the last one
-	Size         int // bytes of a part
-	Up, Down     int // sizes of a new exchange's bodies
-	Known        bool
-	Pending      bool
-	Expects      bool
-	Code         uint32
-	ServerActs   bool
+	Kind         kind   // kind of event
+	Which        int    // exchange, counted from the last one
+	Size         int    // bytes of a part
+	Up, Down     int    // sizes of a new exchange's bodies
+	Known        bool   // the length of the body is announced
+	Pending      bool   // the body reports the bytes that can be read without waiting
+	Expects      bool   // the request carries Expect: 100-continue
+	Code         uint32 // code of a reset or a cancellation
+	ServerActs   bool   // the server drains or closes the connection, and not the client
 	Milliseconds int
 }
 
+// drawStep draws a step for rapid, which can shorten a sequence that fails.
 func drawStep(rt *rapid.T) step {
 	sizes := rapid.SampledFrom([]int{0, 1, 3000, 20_000, 70_000, 200_000})
 	flag := rapid.Bool()
+	// A kind that is listed several times is drawn more often.
 	s := step{Kind: rapid.SampledFrom([]kind{
 		start, start, start, sendPart, sendPart, sendEnd, sendEnd, sendFailure,
 		serverReads, serverReads, serverReads, serverCloses, respond, respond, respond, refuse,
@@ -177,6 +187,7 @@ func drawStep(rt *rapid.T) step {
 	case sendPart, serverReads, respondPart, clientReads:
 		s.Size = sizes.Filter(func(n int) bool { return n > 0 }).Draw(rt, "size")
 	case refuse, respondReset, cancel:
+		// INTERNAL_ERROR, REFUSED_STREAM, CANCEL and ENHANCE_YOUR_CALM.
 		s.Code = rapid.SampledFrom([]uint32{2, 7, 8, 11}).Draw(rt, "code")
 	case drain, lose:
 		s.ServerActs = flag.Draw(rt, "server")

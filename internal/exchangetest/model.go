@@ -32,7 +32,7 @@ type exchange struct {
 	cancel           context.CancelCauseFunc
 
 	answer   chan answer
-	answered bool
+	answered bool  // an answer was sent to the server
 	given    bool  // the server holds the response body
 	cause    error // why the server's context ended before a response
 
@@ -44,11 +44,13 @@ type exchange struct {
 	code  uint32 // expected code at the client or the server; 0 if unknown
 }
 
+// answer is what the server returns for one request: a response or an error.
 type answer struct {
 	rsp *http.Response
 	err error
 }
 
+// model makes the steps on the engine, and knows what may happen in each exchange.
 type model struct {
 	engine *Engine
 	links  []*link
@@ -95,6 +97,7 @@ func (m *model) end() {
 	m.settle()
 	m.mu.Lock()
 	for _, e := range m.exchanges {
+		// Every goroutine that waits for a body or a context now ends.
 		e.cancel(nil)
 		e.upload.fail(errBody)
 		e.download.fail(errBody)
@@ -108,6 +111,7 @@ func (m *model) end() {
 	}
 }
 
+// connect makes a connection, which new exchanges use from now on.
 func (m *model) connect() {
 	m.conn = &link{Conn: m.engine.Connect(m.serve)}
 	m.links = append(m.links, m.conn)
@@ -144,6 +148,7 @@ func (m *model) serve(req *http.Request) (*http.Response, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// Without an answer, the context has ended first, and the server returns its cause.
 	if e.given = a.rsp != nil; !e.answered {
 		e.cause = a.err
 	}
@@ -156,6 +161,7 @@ func (m *model) begin(s step) (failure string) {
 	if m.conn.Ended() {
 		m.connect()
 	}
+	// The engine may allow no further exchange now; then the step does nothing.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.conn.Acquire() {
@@ -168,6 +174,7 @@ func (m *model) begin(s step) (failure string) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	e := &exchange{link: m.conn, upload: newBody(2*id, s.Up), download: newBody(2*id+1, s.Down), expects: s.Expects, cancel: cancel}
 	e.answer = make(chan answer, 1)
+	// After an incomplete exchange, a serial engine may close the connection, so this exchange may not be sent.
 	e.spoiled = m.engine.Serial && e.link.incomplete()
 	e.link.last = e
 	m.exchanges = append(m.exchanges, e)
@@ -186,6 +193,7 @@ func (m *model) begin(s step) (failure string) {
 	if req.ContentLength = -1; s.Known {
 		req.ContentLength = int64(s.Up)
 	}
+	// RoundTrip may wait for later steps.
 	go func() {
 		rsp, err := e.link.RoundTrip(req)
 		m.mu.Lock()
@@ -215,7 +223,8 @@ func (m *model) step(s step) (failure string) {
 	return failure
 }
 
-// event makes a step of an exchange.
+// event applies s to one of the last four exchanges, which s.Which selects. It does nothing if the exchange is not in
+// a state for such an event.
 func (m *model) event(s step) { //nolint:gocyclo // one case for each event
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -285,12 +294,14 @@ func (e *exchange) fail(code uint32) {
 	e.fault = true
 }
 
-// respond makes the server return a response, unless it already returned one or an error.
+// respond makes the server return a response, unless it already returned one or an error. If sized is true, the response
+// has a Content-Length. If pending is true, its body can tell how much can be read without waiting.
 func (e *exchange) respond(sized, pending bool) {
 	if e.answered {
 		return
 	}
 	e.answered = true
+	// A server that answers before it has read the body may never get it from a client that waits for 100 Continue.
 	e.cut = e.cut || e.expects && (e.in == nil || !e.in.started)
 	var body io.ReadCloser = e.download
 	if pending {
@@ -321,6 +332,7 @@ func (m *model) violation() string {
 			return fmt.Sprintf("exchange %d: %s", id, text)
 		}
 	}
+	// A connection may end only after a drain or a loss, or with a serial engine after an incomplete exchange.
 	for i, l := range m.links {
 		if l.Ended() && !l.mayEnd && (!m.engine.Serial || !l.incomplete()) {
 			return fmt.Sprintf("connection %d has ended", i)
@@ -329,6 +341,7 @@ func (m *model) violation() string {
 	return ""
 }
 
+// violation returns a text if what has happened in the exchange so far is against the rules, and otherwise "".
 func (e *exchange) violation(engine *Engine) string {
 	for _, v := range []struct{ name, text string }{
 		{"request body", e.upload.violation()}, {"response body", e.download.violation()},
@@ -370,6 +383,7 @@ func (e *exchange) failure() string {
 		return "RoundTrip failed: " + e.err.Error()
 	case e.out.failed():
 		return "reading the response failed: " + e.out.err.Error()
+	// If the exchange was cut on purpose, the server cannot read the request to its end.
 	case e.in.failed() && !e.cut:
 		return "reading the request failed: " + e.in.err.Error()
 	}
@@ -395,7 +409,7 @@ func (m *model) finish() (failure string) {
 			if e.fault {
 				return false
 			}
-			e.respond(true, false)
+			e.respond(true, false) // sized and not pending
 			e.download.finish()
 			e.out.read(large)
 			return !e.out.ended()
@@ -435,6 +449,7 @@ func (m *model) finish() (failure string) {
 
 // repeat calls goOn for all exchanges until it returns false for each of them.
 func (m *model) repeat(goOn func(*exchange) bool) string {
+	// idle counts the rounds in a row in which no byte has arrived.
 	for idle, previous := 0, -1; ; {
 		open := -1
 		moved := 0
@@ -463,6 +478,7 @@ func (m *model) repeat(goOn func(*exchange) bool) string {
 			previous = moved
 			continue
 		}
+		// After 5 s without a byte, give up.
 		if idle++; idle > 100 {
 			return fmt.Sprintf("exchange %d makes no progress", open)
 		}

@@ -19,6 +19,7 @@ func watch(list []*sync.Pool) *pools {
 	p := &pools{list: list, newFuncs: make(map[*sync.Pool]func() any), out: make(map[any]bool)}
 	for _, pool := range list {
 		p.newFuncs[pool] = pool.New
+		// An empty pool replaces the old one, and records each value that it makes.
 		*pool = sync.Pool{New: func() any {
 			v := p.newFuncs[pool]()
 			p.mu.Lock()
@@ -30,7 +31,7 @@ func watch(list []*sync.Pool) *pools {
 	return p
 }
 
-// restore undoes watch.
+// restore gives the pools their original New functions again. The pools are then empty.
 func (p *pools) restore() {
 	for pool, newFunc := range p.newFuncs {
 		*pool = sync.Pool{New: newFunc}
@@ -43,6 +44,7 @@ func (p *pools) violation(exact bool) string {
 	twice := 0
 	returned := make(map[any]bool)
 	for _, pool := range p.list {
+		// Without New, Get returns nil once the pool is empty.
 		newFunc := pool.New
 		pool.New = nil
 		for v := pool.Get(); v != nil; v = pool.Get() {

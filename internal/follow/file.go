@@ -61,6 +61,7 @@ func (f *File[T]) Look() *Seen[T] {
 	}
 	now := Seen[T]{Latest: c}
 	if f.last != nil {
+		// Nothing has changed: the same content, or an error with the same text.
 		if previous := f.last.Latest; previous == c || c.Err != nil && text(previous.Err) == text(c.Err) {
 			return f.last
 		}
@@ -135,7 +136,7 @@ func (f *File[T]) tooLarge() error {
 	return fmt.Errorf("%s is larger than %d bytes: split it", f.Path, f.Max)
 }
 
-// text returns the text of err, or "" if err is nil.
+// text returns the text of err, or "" if err is nil, so that two errors can be compared.
 func text(err error) string {
 	if err == nil {
 		return ""

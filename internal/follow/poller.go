@@ -95,7 +95,7 @@ func (p *Poller[S]) leave() {
 	}
 }
 
-// now returns the current state.
+// now returns the state that the last poll has left. It does not read.
 func (p *Poller[S]) now() *state[S] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +108,7 @@ func (p *Poller[S]) poll(idle <-chan struct{}) {
 	ticker := time.NewTicker(p.every)
 	defer ticker.Stop()
 	for p.mustPoll() {
-		// look may call a log handler, which may panic. The next tick calls look again.
+		// read may call code of the user, such as a log handler, which may panic. The next tick calls read again.
 		var last *S
 		if panics.Contain(func() { last = p.read() }) == nil {
 			p.publish(last)

@@ -16,6 +16,7 @@ import (
 func Call(f func()) {
 	var err error
 	returned := false
+	// Without a panic, returned tells whether f has called runtime.Goexit.
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -24,6 +24,7 @@ func Parse(t *testing.T, page string) (series []Series) {
 		if strings.HasPrefix(line, "#") {
 			continue
 		}
+		// A line is name{labels} value. The last space comes before the value.
 		sep := strings.LastIndexByte(strings.TrimSpace(line), ' ')
 		require.Positive(t, sep, line)
 		value, err := strconv.ParseFloat(strings.TrimSpace(line[sep:]), 64)

@@ -19,7 +19,7 @@ const (
 // Histogram counts durations in buckets. A bucket's count stops at the maximum of a uint32.
 type Histogram [PerOctave * Octaves]uint32
 
-// Add counts d.
+// Add counts one measured duration, d, in its bucket.
 func (h *Histogram) Add(d time.Duration) {
 	i := 0
 	if d > Shortest {

@@ -96,6 +96,7 @@ func New(t *testing.T) *Server {
 	return s
 }
 
+// write writes a file with the given name into the directory of the server.
 func (s *Server) write(t *testing.T, name, content string) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, name), []byte(content), 0o600))
@@ -112,6 +113,7 @@ func (s *Server) Start(t *testing.T) {
 	for !isReady(t.Context(), admin) {
 		require.True(t, time.Now().Before(deadline), "kube-apiserver is not ready")
 		select {
+		// It has exited instead of getting ready.
 		case <-s.running.ended:
 			s.run(t)
 		case <-time.After(50 * time.Millisecond):
@@ -119,6 +121,7 @@ func (s *Server) Start(t *testing.T) {
 	}
 }
 
+// isReady reports whether the kube-apiserver says, at /readyz, that it serves requests.
 func isReady(ctx context.Context, admin kubernetes.Interface) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -126,10 +129,11 @@ func isReady(ctx context.Context, admin kubernetes.Interface) bool {
 	return err == nil && string(answer) == "ok"
 }
 
-// run starts the kube-apiserver.
+// run starts the kube-apiserver and does not wait until it is ready.
 func (s *Server) run(t *testing.T) {
 	t.Helper()
 	file := func(name string) string { return filepath.Join(s.dir, name) }
+	// The advertised address must not be a loopback one; nothing connects to it.
 	s.running = start(t, s.dir, s.program, "--etcd-servers", s.Etcd, "--cert-dir", file("certificates"),
 		"--bind-address", "127.0.0.1", "--secure-port", s.Port, "--advertise-address", "10.9.8.7",
 		"--service-cluster-ip-range", "10.96.0.0/16", "--authorization-mode", "RBAC",
@@ -206,7 +210,7 @@ func (s *Server) Apply(t *testing.T, manifests string) {
 	}
 }
 
-// process is a running program.
+// process is a program that the test has started, until it is killed or exits.
 type process struct {
 	*exec.Cmd
 	ended chan struct{} // closed when the program has exited
@@ -238,6 +242,8 @@ func start(t *testing.T, dir, program string, args ...string) *process {
 	return p
 }
 
+// freePort returns a port of 127.0.0.1 at which nothing listens. Another program may take it before
+// it is used.
 func freePort(t *testing.T) string {
 	t.Helper()
 	_, port, err := net.SplitHostPort(freeport.Addr(t))

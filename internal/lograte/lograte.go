@@ -37,7 +37,8 @@ func New(next slog.Handler) slog.Handler {
 	return &handler{next, &limits{repeats: make(map[message]*repeats)}}
 }
 
-// handler is the handler that New returns.
+// handler is the handler that New returns. Handlers that WithAttrs and WithGroup derive share its
+// limits.
 type handler struct {
 	slog.Handler
 	limits *limits
@@ -61,13 +62,15 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &handler{h.Handler.WithGroup(name), h.limits}
 }
 
-// limits counts the records of each message and level.
+// limits counts the records of each message and level, to limit how many are written. mu guards
+// repeats.
 type limits struct {
 	mu      sync.Mutex
 	repeats map[message]*repeats
 }
 
-// message identifies records that count as the same.
+// message identifies records that count as the same for the limit: those with the same text and
+// level, whatever their attributes.
 type message struct {
 	level slog.Level
 	text  string
@@ -92,6 +95,7 @@ func (l *limits) admit(h slog.Handler, r slog.Record) bool {
 	switch {
 	case c == nil:
 		if len(l.repeats) >= mostMessages && !l.forget(now) {
+			// There is no room to count another message, so it is written uncounted.
 			return true
 		}
 		c = &repeats{start: now}

@@ -135,6 +135,7 @@ func (w *Writer) write(out *destination) {
 // writeLines writes lines. It returns the number of lines that were not written completely, and
 // the last error.
 func (o *destination) writeLines(lines []byte) (dropped int, err error) {
+	// A file takes any number of lines at once. Any other output gets one line per Write.
 	_, isFile := o.Writer.(*os.File)
 	for len(lines) > 0 {
 		size := len(lines)
@@ -206,6 +207,7 @@ func (w *Writer) callReports() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(w.reports) > 0 {
+		// A report is code of the user, so it runs without mu, and the list may grow meanwhile.
 		report := w.reports[0]
 		w.reports = w.reports[1:]
 		w.mu.Unlock()
@@ -229,7 +231,7 @@ func (w *Writer) Flush(ctx context.Context) error {
 
 // SetOutput writes the lines in the buffer and later lines to output, for example to a new file
 // after a rotation. A Write to the former output that is in progress continues. If the former
-// output is closed then, its lines can be lost.
+// output is closed during that Write, the lines of the Write can be lost.
 func (w *Writer) SetOutput(output io.Writer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

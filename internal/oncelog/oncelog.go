@@ -43,6 +43,7 @@ func (l *Logger) Add(err error) {
 	if l.current == nil {
 		l.current = make(map[string]bool)
 	}
+	// Also remember a text that is not logged, so that the next round does not log it either.
 	l.current[text] = true
 	if !l.previous[text] {
 		l.Log(err)

@@ -49,6 +49,7 @@ func Recover(err *error) {
 func place() string {
 	// A panic's own frames are at the top. 16 are enough to get below them.
 	var pcs [16]uintptr
+	// 3 skips Callers, place and Recover.
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
 	for frame, ok := frames.Next(); ok; frame, ok = frames.Next() {
 		if !strings.HasPrefix(frame.Function, "runtime.") && !strings.HasPrefix(frame.Function, "internal/runtime/") {
@@ -58,7 +59,8 @@ func place() string {
 	return ""
 }
 
-// Contain runs f, and returns an [Error] if f panics.
+// Contain runs f on the caller's goroutine. It returns an [Error] with the panic's value if f
+// panics, and otherwise nil.
 func Contain(f func()) (err error) {
 	defer Recover(&err)
 	f()

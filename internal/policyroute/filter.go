@@ -75,6 +75,7 @@ func AddHeaders(dst *layer.HeaderMutation, m interface {
 	GetSet() *http_types.Headers
 	GetRemove() []string
 }) {
+	// convert appends the fields of src to dst.
 	convert := func(dst []layer.HeaderField, src *http_types.Headers) []layer.HeaderField {
 		for _, h := range src.GetHeaders() {
 			dst = append(dst, layer.HeaderField{Name: h.GetName(), Value: string(h.GetValue())})
@@ -86,8 +87,8 @@ func AddHeaders(dst *layer.HeaderMutation, m interface {
 	dst.Remove = append(dst.Remove, m.GetRemove()...)
 }
 
-// redirect converts a redirect. The default status is 301. If NewPrefix is set, the caller must set
-// OldPrefix, the path prefix that the route's condition requires.
+// redirect converts a redirect of linkerd's policy API. The default status is 301. If NewPrefix is set, the caller
+// must set OldPrefix, the path prefix that the route's condition requires.
 func redirect(m *http_route.RequestRedirect) (*profiles.Redirect, error) {
 	if m.GetPort() > math.MaxUint16 {
 		return nil, fmt.Errorf("redirect: port %d is above %d", m.GetPort(), math.MaxUint16)

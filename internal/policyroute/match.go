@@ -15,7 +15,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// HostMatch converts a condition on a request's host, or on the server name of a connection.
+// HostMatch converts a condition of linkerd's policy API on a request's host, or on the server name of a TLS
+// connection.
 func HostMatch[S interface{ GetReverseLabels() []string }, H interface {
 	GetExact() string
 	GetSuffix() S
@@ -29,9 +30,9 @@ func HostMatch[S interface{ GetReverseLabels() []string }, H interface {
 	return host, valid(host)
 }
 
-// HTTPMatch converts a condition on HTTP requests. prefix is the condition's path prefix, or "/"
-// if all paths satisfy it. It is "" if the condition contains an exact path or a regular
-// expression.
+// HTTPMatch converts a condition of linkerd's policy API on HTTP requests. prefix is the condition's path prefix, or
+// "/" if all paths satisfy it; a redirect may replace it. It is "" if the condition contains an exact path or a
+// regular expression.
 func HTTPMatch(m *http_route.HttpRouteMatch) (conditions profiles.All, prefix string, err error) {
 	conditions = profiles.All{}
 	switch kind := m.GetPath().GetKind().(type) {
@@ -60,6 +61,7 @@ func HTTPMatch(m *http_route.HttpRouteMatch) (conditions profiles.All, prefix st
 		conditions = append(conditions, match)
 	}
 	if m.GetMethod() != nil {
+		// Method calls the function at once, if at all.
 		method := Method(m.GetMethod(), func(reason error) { err = reason })
 		if conditions = append(conditions, method); err != nil {
 			return nil, "", err
@@ -68,8 +70,8 @@ func HTTPMatch(m *http_route.HttpRouteMatch) (conditions profiles.All, prefix st
 	return conditions, prefix, validMembers(conditions)
 }
 
-// GRPCMatch converts a condition on gRPC requests. The second result, the path prefix, is
-// always "".
+// GRPCMatch converts a condition of linkerd's policy API on gRPC requests. The second result, the path prefix that
+// HTTPMatch returns, is always "".
 func GRPCMatch(m *grpc_route.GrpcRouteMatch) (profiles.All, string, error) {
 	conditions := profiles.All{
 		profiles.GRPC{Service: m.GetRpc().GetService(), Method: m.GetRpc().GetMethod()}, profiles.Method("POST"),
@@ -81,7 +83,7 @@ func GRPCMatch(m *grpc_route.GrpcRouteMatch) (profiles.All, string, error) {
 	return conditions, "", validMembers(conditions)
 }
 
-// Method converts a condition on a request method. It returns nil if m is empty or unknown. If m is
+// Method converts a condition of linkerd's API on a request method. It returns nil if m is empty or unknown. If m is
 // unknown, it also calls drop with an error.
 func Method(m *http_types.HttpMethod, drop func(error)) profiles.Match {
 	switch m := m.GetType().(type) {

@@ -40,7 +40,8 @@ func (c *Count) Begin() bool {
 	return false
 }
 
-// Done ends a use that Begin started.
+// Done ends a use that Begin started. Each successful Begin needs exactly one Done. After Retire,
+// the last Done calls Ended.
 func (c *Count) Done() {
 	// Adding the largest number subtracts 1.
 	if c.word.Add(^uint64(0))&(retired|openMask) == retired {

@@ -205,6 +205,7 @@ func (c *Context) Value(key any) any {
 	if !c.ended() {
 		return c.parent.Value(key)
 	}
+	// This derived context exists only to answer the question for the cause.
 	canceledCtx, cancel := context.WithCancelCause(context.WithoutCancel(c.parent))
 	cancel(c.Cause())
 	return canceledCtx.Value(key)
@@ -219,8 +220,8 @@ func (c *Context) AfterFunc(f func()) (stop func() bool) { return derive(c, f) }
 // If the context has already ended, Cancel does nothing.
 func (c *Context) Cancel(cause error) {
 	c.poll()
-	c.mu.Lock()
-	c.endAndUnlock(canceled, cmp.Or(cause, context.Canceled), false)
+	c.mu.Lock()                                                      // until endAndUnlock
+	c.endAndUnlock(canceled, cmp.Or(cause, context.Canceled), false) // not by its deadline
 }
 
 // Release ends the context like Cancel(nil), and is called at the end of a request. Release is
@@ -231,7 +232,7 @@ func (c *Context) Release() {
 		return
 	}
 	c.mu.Lock()
-	c.endAndUnlock(canceled, context.Canceled, false)
+	c.endAndUnlock(canceled, context.Canceled, false) // not by its deadline
 }
 
 // Lift removes the time limit and returns true. If the limit has already ended the context, Lift
@@ -308,7 +309,7 @@ func find(ctx context.Context) (nearest *Context, foreign context.Context) {
 	}
 }
 
-// link implements linked.
+// link implements linked: a Context is the nearest one itself.
 func (c *Context) link() (reqCtx *Context, parent context.Context) { return c, c.parent }
 
 // ended reports whether the context has ended. It does not check the deadline or the parent.
@@ -328,7 +329,7 @@ func (c *Context) poll() {
 		return
 	}
 	c.mu.Lock()
-	if _, ended := c.pollAndUnlock(parentErr); !ended {
+	if _, ended := c.pollAndUnlock(parentErr); !ended { // otherwise mu is unlocked
 		c.mu.Unlock()
 	}
 }
@@ -346,14 +347,15 @@ func (c *Context) pollAndUnlock(parentErr error) (remaining time.Duration, ended
 		remaining = time.Until(c.deadline)
 	}
 	switch {
+	// If both have ended, the one with the earlier deadline counts.
 	case remaining <= 0 && (parentErr == nil || c.endedFirst(parentErr)):
 		state := exceeded
 		if c.hidden {
 			state = canceled
 		}
-		c.endAndUnlock(state, c.cause, true)
+		c.endAndUnlock(state, c.cause, true) // by its own deadline
 	case parentErr != nil:
-		c.endAndUnlock(stateOf(parentErr), Cause(c.parent), false)
+		c.endAndUnlock(stateOf(parentErr), Cause(c.parent), false) // by its parent
 	default:
 		return remaining, false
 	}
@@ -387,7 +389,7 @@ func (c *Context) activate() {
 	c.mu.Lock()
 	remaining, ended := c.pollAndUnlock(parentErr)
 	if ended {
-		return
+		return // mu is unlocked
 	}
 	if !c.state.CompareAndSwap(idle, active) {
 		c.mu.Unlock()
@@ -416,12 +418,13 @@ func (c *Context) activate() {
 func (c *Context) ContextDone(cause error) {
 	state := stateOf(c.parent.Err())
 	c.mu.Lock()
-	c.endAndUnlock(state, cause, false)
+	c.endAndUnlock(state, cause, false) // not by its own deadline
 }
 
 // endAndUnlock ends c and notifies its watchers. state is the new state, canceled or exceeded.
 // limit reports whether c ends because its own deadline has passed. If c had already ended,
-// endAndUnlock does nothing. The caller must hold mu, and endAndUnlock unlocks mu.
+// endAndUnlock only unlocks mu. The caller must have locked mu, and must not unlock it: endAndUnlock does so in any
+// case, because parents and watchers must be notified without mu.
 func (c *Context) endAndUnlock(state uint32, cause error, limit bool) {
 	old := c.state.Load()
 	// The swap fails if Release ends c at the same time.

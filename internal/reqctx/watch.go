@@ -23,6 +23,7 @@ type Registration struct {
 // ended. It does not allocate for the first two watchers of a [Context]. w must be comparable, and
 // may watch a context only once at a time.
 func Watch(ctx context.Context, w Watcher) Registration {
+	// A Context of this package keeps its watchers itself. A foreign one without Done never ends.
 	nearest, foreign := find(ctx)
 	switch {
 	case nearest != nil:
@@ -148,6 +149,7 @@ func (s *watchers) remove(w Watcher) bool {
 // the derived contexts, as package context does, so that no other watcher can cancel a derived
 // context with a different cause.
 func (s *watchers) notify(cause error) {
+	// Two rounds: first the channel and the derived contexts, then all others.
 	for _, derived := range [...]bool{true, false} {
 		for _, w := range s.first {
 			if w != nil && isDerived(w) == derived {

@@ -72,6 +72,7 @@ func Load(t testing.TB, count int, call func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	var wg sync.WaitGroup
+	// There is room for all results, so that no worker waits.
 	errs := make(chan error, workers*count)
 	for range workers {
 		wg.Go(func() {
@@ -87,6 +88,7 @@ func Load(t testing.TB, count int, call func(context.Context) error) {
 		if err == nil {
 			continue
 		}
+		// Three errors are enough to understand a failure.
 		if failed++; failed <= 3 {
 			t.Log(err)
 		}
@@ -118,8 +120,10 @@ func NewHTTP(t testing.TB) *HTTP {
 	return s
 }
 
+// start starts a server on the address of s, in place of one that was stopped.
 func (s *HTTP) start(t testing.TB) {
 	t.Helper()
+	// Each server closes its own copy of the socket, so that the port stays open for the next one.
 	file, err := s.listener.(*net.TCPListener).File() //nolint:errcheck,forcetypeassert // the type is that of net.Listen
 	require.NoError(t, err)
 	defer file.Close()

@@ -24,12 +24,14 @@ func Field(name string) bool {
 	if harmless(lower) {
 		return false
 	}
+	// gRPC metadata with binary values ends in -bin.
 	words := split(strings.TrimSuffix(lower, "-bin"), name)
 	if len(words) == 0 || descriptions[words[len(words)-1]] {
 		return false
 	}
 	for i, word := range words {
 		switch {
+		// A key is a secret, unless the word before it says that it is public, as in public-key.
 		case word == "key":
 			if i == 0 || !publicKeys[words[i-1]] {
 				return true
@@ -38,6 +40,7 @@ func Field(name string) bool {
 			return true
 		}
 	}
+	// In a name without separators, such as phpsessionid, no word stands alone.
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(lower, part) })
 }
 
@@ -154,6 +157,7 @@ func Pairs(text string, hides func(name string) bool) string {
 // valueEnd returns the length of the value at the start of text. In a URI, a value may contain
 // commas and semicolons. A quoted one ends with its quote.
 func valueEnd(text string, inURI bool) int {
+	// ends are the bytes that cannot be part of the value.
 	ends := "&;, \t<>\"'"
 	switch {
 	case inURI:
@@ -179,6 +183,7 @@ func WithoutUserInfo(text string) string {
 			return text
 		}
 		start += i
+		// An authority follows "//" only at the start or after one of these bytes; elsewhere "//" is part of a path.
 		begins := start == 0 || strings.IndexByte(":<\"'=,; \t", text[start-1]) >= 0
 		start += len("//")
 		if !begins { // for a path with an empty segment

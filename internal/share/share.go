@@ -10,7 +10,7 @@ type Group[K comparable, S any] struct {
 	sources map[K]*source[S]
 }
 
-// source is a source in use.
+// source is the value that the users of one key share, such as a stream from a server.
 type source[S any] struct {
 	value S
 	stop  func()
@@ -112,6 +112,7 @@ func (l *Latest[T]) Look(pos *Position) Changes[T] {
 		l.changed = make(chan struct{})
 	}
 	c := Changes[T]{Value: l.value, Fresh: l.now.values > pos.values, Next: l.changed}
+	// An error that the reader has seen is not returned again.
 	if l.now.errors > pos.errors {
 		c.Err = l.err
 	}

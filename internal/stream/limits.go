@@ -90,7 +90,7 @@ func (l Limits) Begin(ctx context.Context, silent error) *Watchdog {
 	return w
 }
 
-// addJitter adds up to a tenth to d at random.
+// addJitter adds up to a tenth to d at random, so that many streams do not end at the same time.
 func addJitter(d time.Duration) time.Duration {
 	d = min(d, math.MaxInt64/2) // avoids an overflow
 	return d + rand.N(d/10+1)
@@ -105,6 +105,7 @@ func (w *Watchdog) Context() context.Context { return w.ctx }
 func (w *Watchdog) Wait() error {
 	deadline := w.lifeEnd
 	w.next = errOld
+	// sooner makes t the deadline if it comes before the present one. end is then the error of the stream's end.
 	sooner := func(t time.Time, end error) {
 		if deadline.IsZero() || t.Before(deadline) {
 			deadline = t
@@ -142,7 +143,7 @@ func (w *Watchdog) Pause() {
 // Heard records that a message has arrived. The Idle limit then replaces the Initial limit.
 func (w *Watchdog) Heard() { w.silentErr = nil }
 
-// Stop stops the timer and cancels the context.
+// Stop stops the timer and cancels the stream's context. Call it when the stream is no longer used.
 func (w *Watchdog) Stop() {
 	w.Pause()
 	w.cancel(nil)

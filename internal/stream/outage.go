@@ -18,7 +18,7 @@ type Outage struct {
 	received bool // whether the current stream had an item
 }
 
-// Failed logs err, the error at the end of a stream.
+// Failed logs err, the error at the end of a stream. It is a warning only if it begins an outage.
 func (o *Outage) Failed(ctx context.Context, err error) {
 	// A normal end is expected of a server that works: after an item, during an outage that was logged,
 	// or at a limit of the client.

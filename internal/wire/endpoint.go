@@ -8,8 +8,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Endpoint converts m as linkerd's proxy does. It returns false if the address is invalid. It calls
-// drop for each part that it leaves out.
+// Endpoint converts an endpoint from a message of linkerd's destination API, as linkerd's proxy does. It returns
+// false if the address is invalid. It calls drop with an error for each other part that is invalid and therefore left
+// out.
 func Endpoint(m *destination.WeightedAddr, drop func(error)) (e resolve.Endpoint, ok bool) {
 	addr, err := Addr(m.GetAddr())
 	if err != nil {
@@ -19,6 +20,7 @@ func Endpoint(m *destination.WeightedAddr, drop func(error)) (e resolve.Endpoint
 	e.Addr = addr
 	e.Weight = m.GetWeight()
 	e.Labels = m.GetMetricLabels()
+	// Without valid names, the endpoint is used in cleartext.
 	if e.ServerName, e.Identity, err = TLS(m.GetTlsIdentity()); err != nil {
 		drop(fmt.Errorf("endpoint %v: %w", addr, err))
 	}

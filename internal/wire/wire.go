@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/internal/authority"
 )
 
-// IP converts an IP address. It returns an error if a is empty. An IPv4-mapped IPv6 address
-// stays IPv6.
+// IP converts an IP address from a message of linkerd's API. It returns an error if a is empty. An IPv4-mapped IPv6
+// address stays IPv6.
 func IP(a *net.IPAddress) (netip.Addr, error) {
 	switch ip := a.GetIp().(type) {
 	case *net.IPAddress_Ipv4:
@@ -34,8 +34,8 @@ func IP(a *net.IPAddress) (netip.Addr, error) {
 	return netip.Addr{}, errors.New("no IP address")
 }
 
-// Addr converts an address. It uses the lower 16 bits of the port, as linkerd's proxy does,
-// and converts an IPv4-mapped IPv6 address to IPv4. Port 0 and the unspecified address are
+// Addr converts an address with a port from a message of linkerd's API. It uses the lower 16 bits of the port, as
+// linkerd's proxy does, and converts an IPv4-mapped IPv6 address to IPv4. Port 0 and the unspecified address are
 // errors, because a connection to them is impossible.
 func Addr(a *net.TcpAddress) (netip.AddrPort, error) {
 	ip, err := IP(a.GetIp())
@@ -53,12 +53,12 @@ func Addr(a *net.TcpAddress) (netip.AddrPort, error) {
 	return addr, nil
 }
 
-// TCP converts a valid address. An IPv4-mapped IPv6 address becomes IPv4.
+// TCP converts a valid address to a message of linkerd's API. An IPv4-mapped IPv6 address becomes IPv4.
 func TCP(addr netip.AddrPort) *net.TcpAddress {
 	return &net.TcpAddress{Ip: FromIP(addr.Addr().Unmap()), Port: uint32(addr.Port())}
 }
 
-// FromIP converts a valid IP address. It is the inverse of IP.
+// FromIP converts a valid IP address to a message of linkerd's API. It is the inverse of IP.
 func FromIP(ip netip.Addr) *net.IPAddress {
 	if ip.Is4() {
 		b := ip.As4()
@@ -88,6 +88,7 @@ func TLS(id *destination.TlsIdentity) (serverName, identity string, err error) {
 	case *destination.TlsIdentity_UriLikeIdentity_:
 		identity = strategy.UriLikeIdentity.GetUri()
 	}
+	// A nil id means cleartext. Any other must say how to verify the endpoint.
 	switch {
 	case id == nil:
 		return "", "", nil

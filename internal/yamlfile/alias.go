@@ -11,7 +11,7 @@ const maxAliased = 100_000
 // an alias inside its own node, too many aliases, and a merge key whose value is not a mapping.
 func (v Value) Resolve() Value {
 	r := &aliases{File: v.File, parents: make(map[*yaml.Node]bool)}
-	v.Node = r.resolve(v.Node, false)
+	v.Node = r.resolve(v.Node, false) // not within an alias
 	return v
 }
 
@@ -36,7 +36,7 @@ func (r *aliases) resolve(n *yaml.Node, aliased bool) *yaml.Node {
 		if r.parents[n.Alias] {
 			return r.failf(n, "*%s is within &%[1]s itself", n.Value)
 		}
-		return r.resolve(n.Alias, true)
+		return r.resolve(n.Alias, true) // within an alias
 	}
 	if aliased {
 		r.copies++
@@ -66,7 +66,8 @@ func (r *aliases) resolve(n *yaml.Node, aliased bool) *yaml.Node {
 	return &resolved
 }
 
-// merge expands the merge keys in the mapping n.
+// merge expands YAML's merge keys ("<<: *base") in the mapping n: it adds the fields of the mapping
+// that the key refers to, except those that n gives itself.
 func (r *aliases) merge(n *yaml.Node) {
 	var merged []*yaml.Node
 	names := make(map[string]bool)
@@ -85,6 +86,7 @@ func (r *aliases) merge(n *yaml.Node) {
 			merged = append(merged, item)
 		}
 	}
+	// The mapping's own fields take precedence, and then those of an earlier mapping in the list.
 	for _, m := range merged {
 		if m.Kind != yaml.MappingNode {
 			r.failf(m, "want a mapping, or a list of mappings, as the value of <<")

@@ -29,8 +29,8 @@ import (
 // pointer. A field At of type [Value] receives its struct's own node, so that mistakes can be
 // reported there later.
 //
-// A Decoder is not safe for concurrent use. Its own fields are optional. In their arguments, target is a pointer to the value to
-// set.
+// A Decoder is not safe for concurrent use. Its own fields are optional. In their arguments, target is
+// a pointer to the value to set.
 type Decoder struct {
 	// Parse returns a function that sets target from a scalar's text, or nil if the type does not
 	// have a syntax of its own. The function's errors should say only what is allowed, such as
@@ -60,6 +60,7 @@ func (d *Decoder) decode(v Value, target reflect.Value, tag reflect.StructTag) {
 	if v.TooDeep() {
 		return
 	}
+	// The user's rules come first, then those for the kind of the type.
 	pointer := target.Addr().Interface()
 	if d.Special != nil && d.Special(v, pointer) {
 		return
@@ -88,6 +89,7 @@ func (d *Decoder) decode(v Value, target reflect.Value, tag reflect.StructTag) {
 	case reflect.Map:
 		target.Set(reflect.MakeMap(target.Type()))
 		v.Each(func(key, item Value) {
+			// An element of a map cannot be set in place, so it is decoded into a new value.
 			member := reflect.New(target.Type().Elem()).Elem()
 			if item.IsNull() {
 				d.setDefaults(member)
@@ -169,6 +171,7 @@ func parseNumber(v reflect.Value, tag reflect.StructTag, text string) error {
 		v.SetInt(int64(i))
 	case reflect.Uint16, reflect.Uint32:
 		low := cmp.Or(tag.Get("min"), "0")
+		// Without the tag, the type's largest number is the limit.
 		high := cmp.Or(tag.Get("max"), strconv.FormatUint(math.MaxUint64>>(64-v.Type().Bits()), 10))
 		i, err := strconv.ParseUint(text, 10, v.Type().Bits())
 		if err != nil || float64(i) < bound(low) || float64(i) > bound(high) {
@@ -192,6 +195,7 @@ func parseDuration(v reflect.Value, tag reflect.StructTag, text string) error {
 	d, err := time.ParseDuration(text)
 	low, lowErr := time.ParseDuration(tag.Get("min"))
 	high, highErr := time.ParseDuration(tag.Get("max"))
+	// A missing tag is an error of ParseDuration.
 	switch {
 	case lowErr != nil && (err != nil || d <= 0):
 		return errors.New("a duration of more than 0, such as 250ms or 10s")
@@ -222,6 +226,7 @@ func bound(text string) float64 {
 func (d *Decoder) decodeStruct(v Value, target reflect.Value) {
 	p := planOf(target.Type())
 	d.setDefaults(target)
+	// p.position is the index of the field At.
 	if p.position != nil {
 		target.FieldByIndex(p.position).Set(reflect.ValueOf(v))
 	}
@@ -276,6 +281,7 @@ func (d *Decoder) checkPresence(v Value, p *plan, target reflect.Value) {
 	if d.OneOf == nil {
 		return
 	}
+	// OneOf sees the target itself, because the alternatives depend on its type.
 	names := d.OneOf(target.Addr().Interface())
 	count := 0
 	for _, name := range names {
@@ -297,6 +303,7 @@ func (d *Decoder) checkPresence(v Value, p *plan, target reflect.Value) {
 
 // setDefaults sets target, if it is a struct, to the defaults in its fields' tags.
 func (d *Decoder) setDefaults(target reflect.Value) {
+	// A struct with a syntax of its own has no fields with defaults.
 	if target.Kind() != reflect.Struct || d.parse(target.Addr().Interface()) != nil {
 		return
 	}
@@ -343,6 +350,7 @@ type plan struct {
 // plans caches the results of planOf, by struct type.
 var plans sync.Map //nolint:gochecknoglobals // cache
 
+// planOf returns what the decoder has to know about the struct type t: its fields by their names in the file.
 func planOf(t reflect.Type) *plan {
 	if cached, ok := plans.Load(t); ok {
 		return cached.(*plan) //nolint:forcetypeassert,errcheck // stored below

@@ -55,7 +55,8 @@ func Located(err error) error {
 	return fmt.Errorf("file: %w", err)
 }
 
-// Sort sorts list by line and column.
+// Sort sorts list by the line and column of the mistakes, so that they are shown in the file's
+// order.
 func Sort(list []*Error) {
 	slices.SortStableFunc(list, func(a, b *Error) int {
 		if a.Line != b.Line {
@@ -118,6 +119,7 @@ type Fields map[string]func(Value)
 // Names returns the allowed fields' names, for an error message.
 func (f Fields) Names() string { return sortedNames(f) }
 
+// sortedNames returns the names of fields, sorted and separated by commas, for an error message.
 func sortedNames[V any](fields map[string]V) string {
 	return strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
 }
@@ -184,6 +186,7 @@ func (v Value) Each(f func(key, item Value)) {
 			continue
 		}
 		item := v.child(name, v.Node.Content[i+1])
+		// Mistakes of the key are reported with the path of the field.
 		key.Path = item.Path
 		if line, twice := first.add(i, name); twice {
 			key.hidden(key.Path).Failf("given twice, first in %s: take one out", v.lineName(line, key.Node.Line))
@@ -193,7 +196,8 @@ func (v Value) Each(f func(key, item Value)) {
 	}
 }
 
-// firstLines finds the keys of a mapping that occur twice.
+// firstLines finds the keys of a mapping that occur twice. It remembers the line in which each key
+// came first, for the message.
 type firstLines struct {
 	mapping *yaml.Node
 	lines   map[string]int // nil for a small mapping, whose keys are compared one by one
@@ -201,6 +205,7 @@ type firstLines struct {
 
 // add returns the line of the first key with the given name, if there is one before key i.
 func (f *firstLines) add(i int, name string) (line int, twice bool) {
+	// With few keys, comparing them is faster than making a map.
 	const small = 16
 	if len(f.mapping.Content) > 2*small {
 		if f.lines == nil {
@@ -220,7 +225,7 @@ func (f *firstLines) add(i int, name string) (line int, twice bool) {
 	return 0, false
 }
 
-// child returns the value of v's field with the given name.
+// child returns n, which is the value of v's field with the given name, as a Value with its path.
 func (v Value) child(name string, n *yaml.Node) Value {
 	if path := v.Paths[n]; path != "" {
 		return Value{v.File, n, path}

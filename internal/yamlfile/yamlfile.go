@@ -38,6 +38,7 @@ func documents(data []byte, limit int) ([]*yaml.Node, error) {
 		} else if err != nil {
 			return nil, err
 		}
+		// n is the document; its only child is the root.
 		roots = append(roots, n.Content[0])
 	}
 	return roots, nil
@@ -92,6 +93,7 @@ func cutLine(message string) (line int, rest string) {
 	return 0, message
 }
 
+// lineEnds returns the offset after each line of data, so that element i is the end of line i+1.
 func lineEnds(data []byte) []int {
 	var ends []int
 	for i, c := range data {

@@ -75,9 +75,9 @@ func (GRPC) ResponseHeader(r *Reply) layer.Header {
 	switch {
 	case r == nil:
 		return fields(nil)
-	// Header would wait for a header that has not arrived.
+	// Only after the header has arrived, because ClientStream.Header would wait for it.
 	case r.stream != nil && r.stream.started.Load():
-		header, _ := r.stream.ClientStream.Header() // has arrived
+		header, _ := r.stream.ClientStream.Header()
 		return fields(header)
 	}
 	return fields(r.Header)
@@ -86,6 +86,7 @@ func (GRPC) ResponseHeader(r *Reply) layer.Header {
 // ResponseTrailer returns the trailer of a reply that has ended, including the field grpc-status with
 // the status code, as if it were an HTTP trailer. Until the reply has ended, the trailer is empty.
 func (GRPC) ResponseTrailer(r *Reply) layer.Header {
+	// A reply to a unary call has its trailer at once, and that of a stream has it at the end.
 	switch {
 	case r == nil:
 		return fields(nil)
@@ -102,6 +103,7 @@ func (GRPC) ResponseTrailer(r *Reply) layer.Header {
 // uncompressed, so that bytes can be counted.
 func (GRPC) ObserveResponse(ctx context.Context, r *Reply, o layer.Observer) *Reply {
 	switch {
+	// o needs the length of each message, see sizeObserver.
 	case r != nil && r.stream != nil:
 		o = sizeObserver{o}
 	case r != nil && r.Message != nil:
@@ -117,6 +119,7 @@ func (GRPC) DestinationAddr(_ context.Context, c *Call) netip.AddrPort {
 	if p := c.peer(); p != nil {
 		return caller.Addr(p.LocalAddr)
 	}
+	// On a server without a peer, or outside of a call, the address is unknown.
 	if c.ctx == nil || c.incoming {
 		return netip.AddrPort{}
 	}
@@ -130,6 +133,7 @@ func (GRPC) DestinationAddr(_ context.Context, c *Call) netip.AddrPort {
 // "no_tls_from_remote". The label client_id is the name in the verified client certificate. For a
 // call on a client, SourceLabels returns nil.
 func (g GRPC) SourceLabels(c *Call) map[string]string {
+	// The identity of the caller comes from its certificate, if the connection has one.
 	p := c.peer()
 	if p == nil {
 		return nil
@@ -176,10 +180,12 @@ func (GRPC) ErrorResponse(ctx context.Context, c *Call, err error) (*Reply, bool
 		}
 		r := &Reply{status: Code(err)}
 		if s, ok := c.rpc.(*serverStream); ok {
+			// The handler has returned, so its metadata does not change any more.
 			r.Header, r.Trailer = s.header, s.trailer
 		}
 		return r, true
 	}
+	// Without metadata, the server has not responded.
 	call, ok := errors.AsType[*callError](err)
 	if !ok || len(call.header) == 0 && len(call.trailer) == 0 {
 		return nil, false
@@ -235,6 +241,7 @@ func targetOf(cc *grpc.ClientConn) (scheme, endpoint string) {
 		return "", ""
 	}
 	scheme, rest, _ := strings.Cut(cc.CanonicalTarget(), "://")
+	// The rest is "authority/endpoint"; the endpoint may be escaped.
 	_, endpoint, _ = strings.Cut(rest, "/")
 	if plain, err := url.PathUnescape(endpoint); err == nil {
 		endpoint = plain
@@ -261,6 +268,7 @@ func (f fields) Values(name string) []string { return f[strings.ToLower(name)] }
 
 // All returns all fields, each value on its own.
 func (f fields) All() iter.Seq2[string, string] {
+	// A field may have several values: each is yielded with its name.
 	return func(yield func(string, string) bool) {
 		for name, values := range f {
 			for _, v := range values {
@@ -281,6 +289,7 @@ func (t *trailer) Get(name string) string { return first(t.Values(name)) }
 
 // Values returns all values of the field with the given name. The caller must not modify them.
 func (t *trailer) Values(name string) []string {
+	// gRPC removes grpc-status from the metadata, unless a handler has set it.
 	if values := fields(t.Trailer).Values(name); len(values) > 0 || !strings.EqualFold(name, grpcStatus) {
 		return values
 	}
@@ -298,12 +307,14 @@ func (t *trailer) All() iter.Seq2[string, string] {
 				return
 			}
 		}
+		// All values are in the trailer already, except grpc-status.
 		if len(t.Trailer[grpcStatus]) == 0 {
 			yield(grpcStatus, t.Get(grpcStatus))
 		}
 	}
 }
 
+// grpcStatus is in lower case, as HTTP/2 sends it.
 const grpcStatus = "grpc-status" // the field with a call's status code
 
 // statusOK returns the usual value of grpc-status.

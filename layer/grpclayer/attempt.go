@@ -66,6 +66,7 @@ func (a *attempt) data() {
 // endpoint's slots would stay taken: gRPC does not end a pick if the server of a unary call sends two
 // messages, or if a codec panics.
 func (a *attempt) endPick(err error) {
+	// gRPC has not ended the pick. BytesSent and BytesReceived make err count as the server's.
 	if p := a.picked.Load(); p != nil && !p.ended.Load() {
 		p.done(balancer.DoneInfo{Err: err, BytesSent: true, BytesReceived: true})
 	}
@@ -76,6 +77,7 @@ func (a *attempt) endPick(err error) {
 // Otherwise explain returns the result of withDetails, which adds the response metadata and a layer's
 // time limit.
 func (a *attempt) explain(err error, header, trailer metadata.MD) error {
+	// Nothing was sent, so the rejection is the reason.
 	if r := a.rejection.Load(); r != nil && !a.sent.Load() {
 		return &callError{err: err, rejection: r.err}
 	}
@@ -146,6 +148,7 @@ func (e *callError) Unwrap() []error {
 // the message includes the reason. For a time limit, the code is DEADLINE_EXCEEDED, and if the
 // endpoints' rate limits rejected the call, it is RESOURCE_EXHAUSTED.
 func (e *callError) GRPCStatus() *status.Status {
+	// The status is made anew each time, because most errors are never asked for it.
 	st := status.Convert(e.err)
 	reason := e.reason()
 	if reason == nil {
@@ -155,6 +158,7 @@ func (e *callError) GRPCStatus() *status.Status {
 	switch {
 	case e.limit != nil:
 		return status.New(codes.DeadlineExceeded, message)
+	// A client that is rate limited should send less, and not only try again.
 	case isRateLimited(e.rejection):
 		return status.New(codes.ResourceExhausted, message)
 	}

@@ -46,6 +46,7 @@ func stateOf(set *resolve.Set, s *settings) resolver.State {
 		Endpoints:  make([]resolver.Endpoint, len(endpoints)),
 		Attributes: attributes.New(stateKey{}, set.State()).WithValue(settingsKey{}, s),
 	}
+	// gRPC needs each endpoint twice: as an address for older balancers, and as an endpoint for ours.
 	for i, e := range endpoints {
 		addr := resolver.Address{
 			Addr: e.Addr.String(), ServerName: e.ServerName, Attributes: attributes.New(idKey{}, e.ID),

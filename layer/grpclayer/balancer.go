@@ -62,9 +62,11 @@ func (b *balancerBuilder) Name() string { return b.name }
 func (b *balancerBuilder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balancer.Balancer {
 	t := &towerBalancer{
 		cc: cc, target: opts.Target.Endpoint(), settings: b.settings,
+		// Both channels hold one value, a signal that is not lost and never blocks its sender.
 		members: make(map[resolve.ID]*member), rejected: make(chan struct{}, 1), queued: make(chan struct{}, 1),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
+	// Pickers read an empty list until the first update.
 	t.current.Store(new([]*member))
 	return t
 }
@@ -110,6 +112,7 @@ type member struct {
 func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error {
 	found := endpointsOf(s.ResolverState)
 	own, _ := s.ResolverState.Attributes.Value(settingsKey{}).(*settings)
+	// The first update or error starts the balancer, because it brings the resolver's options.
 	t.start(own)
 	// Tells this package's resolver that its state has reached this balancer, and not another one.
 	if started, ok := s.ResolverState.Attributes.Value(startedKey{}).(*atomic.Bool); ok {
@@ -118,6 +121,7 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 	if targetState(s.ResolverState, len(found)) == resolve.StatePending {
 		return nil // endpoints or an error follow
 	}
+	// The change of all endpoints is passed on as one step.
 	var step step
 	named := make(map[resolve.ID]struct{}, len(found))
 	for _, p := range found {
@@ -131,11 +135,13 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 			m = t.connect(p)
 			t.members[p.ID] = m
 			step.change.Added = append(step.change.Added, m.now)
+		// The endpoint stays the same, but its attributes have changed.
 		case !m.now.Equal(p.Endpoint):
 			m.now = &endpoint{Endpoint: p.Endpoint, Target: t.target, Service: m.service}
 			step.change.Changed = append(step.change.Changed, m.now)
 		}
 	}
+	// What the resolver no longer names is removed.
 	for id, m := range t.members {
 		if _, ok := named[id]; !ok {
 			t.remove(m, &step)
@@ -144,6 +150,7 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 	t.state = targetState(s.ResolverState, len(found))
 	step.change.State = t.state
 	t.push(step)
+	// gRPC then asks the resolver for another result.
 	if len(found) == 0 {
 		return balancer.ErrBadResolverState
 	}
@@ -154,11 +161,13 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 // balancer removes all endpoints. After any other error it keeps them.
 func (t *towerBalancer) ResolverError(err error) {
 	var own *settings
+	// Only this package's resolver wraps its errors, to pass its settings.
 	if e, ok := err.(*resolverError); ok { //nolint:errorlint // gRPC does not wrap it
 		err, own = e.error, e.settings
 	}
 	t.start(own)
 	step := step{change: change{State: t.state, Err: err}}
+	// The target will never be resolved, so calls must not use the old endpoints.
 	if errors.Is(err, resolve.ErrUnresolvable) {
 		for _, m := range t.members {
 			t.remove(m, &step)
@@ -178,6 +187,7 @@ func (t *towerBalancer) ExitIdle() {}
 // connections.
 func (t *towerBalancer) Close() {
 	t.cancel()
+	// From now on, Client.Ready no longer waits for this balancer.
 	t.settings.live.remove(t)
 	for _, m := range t.members {
 		m.conn.close()
@@ -192,6 +202,7 @@ func (t *towerBalancer) start(own *settings) {
 		return
 	}
 	if own != nil {
+		// The options of the resolver come last, so that they take precedence.
 		t.settings = newSettings(slices.Concat(t.settings.opts, own.opts))
 	}
 	cfg := t.settings.balance
@@ -209,6 +220,7 @@ func (t *towerBalancer) start(own *settings) {
 func (t *towerBalancer) connect(p addressed) *member {
 	c := newConn(t.target, p.addr.Addr)
 	m := &member{conn: c, service: c}
+	// Without a layer, picks use the connection itself.
 	if t.settings.endpoint != nil {
 		m.service = t.layered(c)
 	}
@@ -216,7 +228,8 @@ func (t *towerBalancer) connect(p addressed) *member {
 	//nolint:staticcheck // "deprecated" warns of several addresses; this is the only way to make one
 	sub, err := t.cc.NewSubConn([]resolver.Address{p.addr}, balancer.NewSubConnOptions{
 		HealthCheckEnabled: true,
-		StateListener:      func(s balancer.SubConnState) { t.observe(c, s) },
+		// gRPC calls the listener for each change of the connection's state.
+		StateListener: func(s balancer.SubConnState) { t.observe(c, s) },
 	})
 	if err != nil {
 		c.set(failing, "no connection can be made", withoutChain(err))
@@ -251,6 +264,7 @@ func (t *towerBalancer) observe(c *conn, s balancer.SubConnState) {
 		if after != connected && after != removed {
 			t.cc.ResolveNow(resolver.ResolveNowOptions{})
 		}
+		// Waiting calls pick again, and see the new state.
 		t.publish()
 	}
 }
@@ -279,6 +293,7 @@ func (t *towerBalancer) push(s step) {
 	t.mu.Lock()
 	t.queue = append(t.queue, s)
 	t.mu.Unlock()
+	// If a value is in the channel already, its reader will find this step too.
 	select {
 	case t.queued <- struct{}{}:
 	default:
@@ -293,6 +308,7 @@ func (t *towerBalancer) changes(yield func(change) bool) {
 		select {
 		case <-t.ctx.Done():
 			return
+		// One value may stand for several steps.
 		case <-t.queued:
 		}
 		t.mu.Lock()
@@ -320,6 +336,7 @@ type picker struct{ *towerBalancer }
 // Pick chooses a connection for a call, or returns an error. It does not wait.
 func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	picked, err := p.balance.Call(info.Ctx, info)
+	// nil for a call without this package's interceptors.
 	a := attemptFor(info)
 	if err != nil {
 		return balancer.PickResult{}, p.rejectPick(info, a, err)
@@ -328,6 +345,7 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	if a != nil {
 		a.rejection.Store(nil)
 		a.picked.Store(picked)
+		// The interceptor reads the pick to report messages, and the pick reads whether the call was sent.
 		picked.attempt = a
 	}
 	return balancer.PickResult{SubConn: picked.conn.sub, Done: picked.done}, nil
@@ -345,10 +363,13 @@ func (t *towerBalancer) rejectPick(info balancer.PickInfo, a *attempt, err error
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	// An endpoint that becomes ready after this line is in the next picker.
+	// republish waits for a ready endpoint, and lets waiting calls pick again.
 	select {
 	case t.rejected <- struct{}{}:
 	default:
 	}
+	// ErrNoSubConnAvailable makes gRPC wait for another picker; any other error fails the call, unless it is
+	// wait-for-ready.
 	if info.Ctx.Err() != nil || t.anyConnecting() {
 		return balancer.ErrNoSubConnAvailable
 	}
@@ -361,6 +382,7 @@ func (t *towerBalancer) rejectPick(info balancer.PickInfo, a *attempt, err error
 func (t *towerBalancer) anyConnecting() bool {
 	for _, m := range *t.current.Load() {
 		state := m.conn.state()
+		// An endpoint may have become ready after the balancer has rejected the pick.
 		if state == connecting || state == connected && layer.Poll(m.service) == nil {
 			return true
 		}
@@ -380,6 +402,7 @@ func (t *towerBalancer) republish() {
 		select {
 		case <-t.ctx.Done():
 			return
+		// A pick was rejected, so a call may be waiting.
 		case <-t.rejected:
 		}
 		_ = t.balance.Ready(t.ctx) // closed or ready, waiting calls pick again
@@ -395,6 +418,7 @@ func (t *towerBalancer) republish() {
 func (t *towerBalancer) publish() {
 	t.publishing.Lock()
 	defer t.publishing.Unlock()
+	// gRPC must not get a picker after Close.
 	if t.ctx.Err() == nil {
 		t.cc.UpdateState(balancer.State{ConnectivityState: t.connectivity(), Picker: &picker{t}})
 	}
@@ -404,6 +428,7 @@ func (t *towerBalancer) publish() {
 // or else Connecting if one is connecting, or else TransientFailure.
 func (t *towerBalancer) connectivity() connectivity.State {
 	whole := connectivity.TransientFailure
+	// One connected endpoint is enough for Ready.
 	for _, m := range *t.current.Load() {
 		switch m.conn.state() {
 		case connected:
@@ -423,7 +448,7 @@ type Pick struct {
 	attempt   *attempt
 	observers []layer.Observer  // not changed after the pick was returned
 	room      [4]layer.Observer // backing array of observers, to avoid an allocation
-	ended     atomic.Bool
+	ended     atomic.Bool       // the observers were told the end
 }
 
 // Addr returns the endpoint's address.
@@ -463,6 +488,7 @@ func (p *Pick) done(info balancer.DoneInfo) {
 	if p.ended.Swap(true) {
 		return
 	}
+	// gRPC tells only at the end whether anything was sent.
 	if info.BytesSent && p.attempt != nil {
 		p.attempt.sent.Store(true)
 	}
@@ -476,6 +502,7 @@ func (p *Pick) outcome(info balancer.DoneInfo) error {
 	// gRPC ends a pick in this way if the connection was lost between the pick and the call.
 	case !info.BytesSent && info.Err == nil:
 		return p.conn.lost
+	// Nothing reached a server, so the endpoint has not failed, and the call may be sent elsewhere.
 	case !info.BytesSent:
 		return p.conn.rejection(layer.ErrNotReady, "nothing was sent", info.Err)
 	case info.Err == nil:
@@ -483,7 +510,7 @@ func (p *Pick) outcome(info balancer.DoneInfo) error {
 	case !info.BytesReceived && unsendable(info.Err):
 		return p.conn.rejection(layer.ErrNotReady, "the message cannot be sent", info.Err)
 	case p.attempt != nil:
-		return p.attempt.withDetails(info.Err, nil, nil)
+		return p.attempt.withDetails(info.Err, nil, nil) // without header and trailer
 	}
 	return info.Err
 }

@@ -46,6 +46,7 @@ func (c *Call) Header() metadata.MD {
 	if c.ctx == nil {
 		return nil
 	}
+	// Incoming and outgoing metadata are different values of the context.
 	if c.incoming {
 		md, _ := metadata.FromIncomingContext(c.ctx)
 		return md
@@ -60,6 +61,7 @@ func (c *Call) Get(name string) string {
 	switch {
 	case c.ctx == nil:
 	case c.incoming:
+		// Cheaper than Header, which copies all metadata.
 		values = metadata.ValueFromIncomingContext(c.ctx, name)
 	default:
 		values = c.Header().Get(name)
@@ -106,7 +108,7 @@ func NewStack(opts ...layer.Option[*Reply]) Stack {
 	return layer.NewStack[*Call](append([]layer.Option[*Reply]{layer.WithProtocol(GRPC{})}, opts...)...)
 }
 
-// The error for a Call that a program made by itself.
+// errNotACall is the error for a Call that a program made by itself.
 var errNotACall = errors.New("grpclayer: call not made by an interceptor; use Call.WithMessage")
 
 // leaf returns the service below all layers. On a client it sends a call, and on a server it runs

@@ -41,12 +41,15 @@ func (c *Client) Describe() layer.Node { return layer.Describe(c.svc) }
 func (c *Client) Unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
+	// Client.Ready must know which ClientConn makes calls.
 	c.live.called(cc)
 	u := &clientUnary{cc: cc, invoker: invoker, reply: reply}
+	// Results are set once, after the last attempt, and not by each attempt.
 	u.opts, u.resultOpts = split(opts, isResultOption)
 	u.Call = Call{Method: method, Message: req, ctx: ctx, rpc: u}
 	rsp, err := c.svc.Call(ctx, &u.Call)
 	err = toStatus(ctx, u.deliver(rsp, err))
+	// Only now is it known which attempt the caller sees.
 	u.setResults(rsp, err)
 	return err
 }
@@ -87,6 +90,7 @@ type try struct {
 func (u *clientUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 	t := new(try)
 	opts := append(t.room[:0], u.opts...)
+	// Each attempt has its own metadata; the caller gets that of one of them.
 	opts = append(opts, grpc.Header(&t.Header), grpc.Trailer(&t.Trailer))
 	if len(u.resultOpts) > 0 {
 		t.peer = new(peer.Peer)
@@ -111,6 +115,7 @@ var errNotReturned error = &layer.Error{Layer: "grpc", Kind: layer.ErrNotReady, 
 // invoke makes the attempt t, and chooses the message into which gRPC decodes the response. It uses the
 // caller's message if no other attempt does and none has succeeded with it.
 func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.CallOption) error {
+	// The first attempt decodes into the caller's message, and concurrent ones into their own.
 	if u.replyMu.TryLock() {
 		defer u.replyMu.Unlock()
 		if !u.replyUsed {
@@ -125,6 +130,7 @@ func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.C
 		return errCallEnded
 	}
 	defer u.concurrent.Done()
+	// The message of the caller is in use.
 	t.Message = newMessage(u.reply)
 	return u.invoker(ctx, c.Method, c.Message, t.Message, u.cc, opts...)
 }
@@ -148,14 +154,17 @@ func (u *clientUnary) begin() bool {
 // If err is nil, it then copies the message of rsp into the caller's message, unless both are the
 // same.
 func (u *clientUnary) deliver(rsp *Reply, err error) error {
+	// No further attempt starts, so the wait below ends.
 	u.mu.Lock()
 	u.ended = true
 	u.mu.Unlock()
 	// Does not count the attempt that uses the caller's message. The lock below waits for that one.
 	u.concurrent.Wait()
+	// The response is in the caller's message already.
 	if err == nil && rsp != nil && rsp.Message == u.reply {
 		return nil
 	}
+	// Waits for the attempt that decodes into the caller's message, and keeps others from doing so.
 	u.replyMu.Lock()
 	defer u.replyMu.Unlock()
 	u.replyUsed = true
@@ -172,12 +181,15 @@ func (u *clientUnary) deliver(rsp *Reply, err error) error {
 // [grpc.Header], [grpc.Trailer] and [grpc.Peer]. If rsp is nil, it uses the last attempt's reply.
 // Then it calls the OnFinish options with err.
 func (u *clientUnary) setResults(rsp *Reply, err error) {
+	// The usual case: the caller has passed no options such as grpc.Header.
 	if len(u.resultOpts) == 0 {
 		return
 	}
+	// The call failed: the last attempt may still have a header and trailer.
 	if rsp == nil {
 		rsp = u.last.Load()
 	}
+	// The options that report the end run last, as in gRPC.
 	defer reportEnd(u.resultOpts, err)
 	if rsp == nil {
 		return
@@ -199,6 +211,7 @@ func (u *clientUnary) setResults(rsp *Reply, err error) {
 // split divides opts. resultOpts are the options for which isResult returns true, which return
 // results to the caller once per call. Each attempt gets the rest.
 func split(opts []grpc.CallOption, isResult func(grpc.CallOption) bool) (rest, resultOpts []grpc.CallOption) {
+	// Usually there is no such option, and opts can be used without a copy.
 	if !slices.ContainsFunc(opts, isResult) {
 		return opts, nil
 	}

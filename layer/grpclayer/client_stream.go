@@ -27,6 +27,7 @@ import (
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
+	// Client.Ready must know which ClientConn makes calls.
 	c.live.called(cc)
 	s := &clientStream{desc: desc, cc: cc, streamer: streamer}
 	s.opts, s.resultOpts = split(opts, isOnFinish) // OnFinish is called once, and not by each attempt
@@ -44,7 +45,7 @@ func (c *Client) Stream(
 	return opened, nil
 }
 
-// The layer's own mistake, so it has no status of a call.
+// errNoStream is a mistake of the layer, so it has no status of a call.
 var errNoStream = errors.New("grpclayer: a layer returned a reply without a stream")
 
 // clientStream is the opening of a client's stream, which may be attempted several times.
@@ -68,6 +69,7 @@ func (s *clientStream) open(ctx context.Context, svc Service) (*stream, error) {
 	case rsp == nil || rsp.stream == nil:
 		return nil, errNoStream
 	}
+	// The OnFinish options wait for the end of the stream.
 	rsp.stream.reportEndTo(s.resultOpts)
 	return rsp.stream, nil
 }
@@ -75,6 +77,7 @@ func (s *clientStream) open(ctx context.Context, svc Service) (*stream, error) {
 // failed converts err, the layers' error, to the error for the caller. It also passes that error
 // to the OnFinish options of the caller.
 func (s *clientStream) failed(ctx context.Context, err error) error {
+	// errNoStream has no status that a caller could use.
 	if err != errNoStream { //nolint:errorlint // it is made here
 		err = toStatus(ctx, err)
 	}
@@ -84,20 +87,24 @@ func (s *clientStream) failed(ctx context.Context, err error) error {
 
 // serve makes one attempt to open the stream.
 func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
+	// Each attempt has its own context, so that it can be canceled alone.
 	ctx, cancel := context.WithCancel(ctx)
 	opening := &stream{attempt: attempt{Context: ctx, method: c.Method}, cancel: cancel, single: !s.desc.ServerStreams}
+	// Each attempt gets the caller's options, and one that reports its end.
 	opts := append(opening.room[:0], s.opts...)
 	opts = append(opts, grpc.OnFinish(opening.finished))
+	// As long as the streamer has not returned, err stands for a panic.
 	err := errNotReturned
 	defer func() { // also if the streamer panics
 		if err != nil {
 			cancel()
+			// gRPC does not end the pick of a stream that was not opened.
 			opening.attempt.endPick(err)
 		}
 	}()
 	opened, err := s.streamer(&opening.attempt, s.desc, s.cc, c.Method, opts...)
 	if err != nil {
-		return nil, opening.attempt.explain(err, nil, nil)
+		return nil, opening.attempt.explain(err, nil, nil) // without header and trailer
 	}
 	opening.ClientStream = opened
 	// A Retry above may repeat it: try waits for the header, so that a failure before it reaches the
@@ -143,10 +150,12 @@ func repeat(ctx context.Context, s *clientStream, svc Service) (grpc.ClientStrea
 	opened := make(chan struct{})
 	r := &repeatedStream{
 		ctx: ctx, opened: sync.OnceFunc(func() { close(opened) }),
+		// err is replaced when the call returns. If it does not return, because of a panic or Goexit, err stays.
 		done: make(chan struct{}), err: errNotReturned, requested: make(chan struct{}),
 	}
 	s.repeated = r
 	go r.run(s, svc)
+	// Whichever comes first: an open attempt, or the end of the call without one.
 	select {
 	case <-opened:
 	case <-r.done:
@@ -178,6 +187,7 @@ func (r *repeatedStream) run(s *clientStream, svc Service) {
 		r.stream, r.err = opened, nil
 		return
 	}
+	// The trailer of the last attempt is for the caller, who cannot get it from a stream.
 	if answered, ok := errors.AsType[*callError](err); ok {
 		r.trailer = answered.trailer
 	}
@@ -191,21 +201,23 @@ func (r *repeatedStream) try(s *stream) (*Reply, error) {
 	// The caller gets its stream at the first attempt. Later calls do nothing.
 	r.opened()
 	ended := errNotReturned // by a panic
-	handed := false
+	handed := false         // the stream is returned, and stays open
 	defer func() {
 		if !handed {
 			s.end(ended)
 		}
 	}()
+	// The request may come later than the stream is opened, so the attempt waits for it.
 	select {
 	case <-r.requested:
 		// After io.EOF, RecvMsg below returns the reason.
 		if err := r.send(s.ClientStream); err != nil && !errors.Is(err, io.EOF) {
-			ended = s.attempt.withDetails(err, nil, nil)
+			ended = s.attempt.withDetails(err, nil, nil) // without header and trailer
 			return nil, ended
 		}
 	case <-s.attempt.Done():
 	}
+	// Header waits until the header has arrived or the stream has ended.
 	if header, _ := s.ClientStream.Header(); header == nil { // it has ended without one
 		if err := s.ClientStream.RecvMsg(new(emptypb.Empty)); err != nil && !errors.Is(err, io.EOF) {
 			ended = s.attempt.withDetails(err, nil, s.Trailer())
@@ -221,6 +233,7 @@ func (r *repeatedStream) send(to grpc.ClientStream) error {
 	r.mu.Lock()
 	message := r.message
 	r.mu.Unlock()
+	// A request without a message has only its end.
 	if message != nil {
 		if err := to.SendMsg(message); err != nil {
 			return err
@@ -259,6 +272,7 @@ func (r *repeatedStream) CloseSend() error {
 func (r *repeatedStream) request(m any) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// The request is complete, so nothing may be added.
 	if r.closed {
 		return false
 	}
@@ -288,6 +302,7 @@ func (r *repeatedStream) Header() (metadata.MD, error) {
 
 // Trailer returns the stream's trailer. You may use it once RecvMsg has returned an error.
 func (r *repeatedStream) Trailer() metadata.MD {
+	// The call has failed, so the trailer of its last attempt is kept in r.
 	s, err := r.wait()
 	if err != nil {
 		return r.trailer
@@ -298,6 +313,7 @@ func (r *repeatedStream) Trailer() metadata.MD {
 // Context returns the open stream's context. Before the header has arrived, it returns the
 // caller's context.
 func (r *repeatedStream) Context() context.Context {
+	// Before done is closed, r.stream may not be read.
 	select {
 	case <-r.done:
 		if r.stream != nil {

@@ -66,6 +66,7 @@ type stream struct {
 // writes would not notice it.
 func (s *stream) finished(err error) {
 	s.mu.Lock()
+	// resultOpts may be set later, by reportEndTo, which then calls them itself.
 	s.closed, s.closeErr = true, err
 	resultOpts := s.resultOpts
 	s.mu.Unlock()
@@ -86,6 +87,7 @@ func (s *stream) reportEndTo(resultOpts []grpc.CallOption) {
 	s.resultOpts = resultOpts
 	closed, err := s.closed, s.closeErr
 	s.mu.Unlock()
+	// gRPC has finished the stream before the options were known.
 	if closed {
 		reportEnd(resultOpts, err)
 	}
@@ -103,6 +105,7 @@ func (s *stream) observe(ctx context.Context, o layer.Observer) {
 		return
 	}
 	s.observers = append(s.observers, o)
+	// Only the first observer's context needs to be watched.
 	first := s.stop == nil
 	s.mu.Unlock()
 	if !first || ctx.Done() == nil {
@@ -118,19 +121,22 @@ func (s *stream) observe(ctx context.Context, o layer.Observer) {
 // RecvMsg receives one message, or returns io.EOF or the stream's error. If the time limit of a
 // layer ended the stream, the error includes that limit.
 func (s *stream) RecvMsg(m any) error {
-	returned := false
+	returned := false // for release: gRPC has returned, and not panicked
 	defer s.release(&returned)
 	err := s.ClientStream.RecvMsg(m)
+	// The header has arrived at the latest with the first message or the successful end.
 	if err == nil || errors.Is(err, io.EOF) {
 		s.begin()
 	}
 	if err == nil {
+		// The observers are complete before the stream is passed to its reader, so they are read without mu.
 		s.attempt.data()
 		for _, o := range s.observers {
 			reportMessage(o, m)
 		}
 	}
 	switch {
+	// A single response is the last message. io.EOF is the successful end.
 	case err == nil && s.single, errors.Is(err, io.EOF):
 		s.end(nil)
 	case err != nil:
@@ -143,11 +149,13 @@ func (s *stream) RecvMsg(m any) error {
 
 // Header waits for the header and returns it.
 func (s *stream) Header() (metadata.MD, error) {
+	// For release, which ends the stream if gRPC panics.
 	returned := false
 	defer s.release(&returned)
 	md, err := s.ClientStream.Header()
+	// A stream that has ended without a header returns nil.
 	if err == nil && md != nil {
-		s.begin()
+		s.begin() // tells the observers, unless RecvMsg was first
 	}
 	returned = true
 	return md, err
@@ -156,11 +164,13 @@ func (s *stream) Header() (metadata.MD, error) {
 // begin notifies the [GRPC.OnDeferredResponse] observers that the response header has
 // arrived. Only the first call does so, and only before the stream ends.
 func (s *stream) begin() {
+	// Without the lock for all calls but the first.
 	if s.started.Load() {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// An observer must not see a header after the end.
 	if s.ended || s.started.Swap(true) {
 		return
 	}
@@ -171,11 +181,12 @@ func (s *stream) begin() {
 
 // SendMsg sends one message. If it returns [io.EOF], RecvMsg returns the stream's error.
 func (s *stream) SendMsg(m any) error {
-	returned := false
+	returned := false // for release: gRPC has returned, and not panicked
 	defer s.release(&returned)
 	err := s.ClientStream.SendMsg(m)
+	// io.EOF only means that the stream has ended: RecvMsg then returns the reason.
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = s.broken(err, nil, nil)
+		err = s.broken(err, nil, nil) // without header and trailer
 	}
 	returned = true
 	return err
@@ -195,6 +206,7 @@ func (s *stream) release(returned *bool) {
 // broken ends the stream after gRPC returned err, and returns the error for the caller. The
 // arguments header and trailer come from the response, or are nil.
 func (s *stream) broken(err error, header, trailer metadata.MD) error {
+	// ended has the details that gRPC leaves out, and is what the layers see.
 	ended := s.attempt.withDetails(err, header, trailer)
 	s.end(ended)
 	if call, ok := ended.(*callError); ok { //nolint:errorlint // it was just made
@@ -219,11 +231,13 @@ func (s *stream) end(err error) {
 		return
 	}
 	s.ended, s.err = true, err
+	// Copied, because the observers are called without mu.
 	observers, stop := s.observers, s.stop
 	s.mu.Unlock()
 	if stop != nil {
 		stop()
 	}
+	// gRPC releases the stream when its context ends.
 	defer s.cancel()
 	panics.End(observers, err)
 }

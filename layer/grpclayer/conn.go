@@ -16,11 +16,11 @@ import (
 // picks. It is ready while it is connected, and otherwise rejects picks with the connection's
 // last error.
 type conn struct {
-	target, addr string
-	sub          balancer.SubConn // nil if gRPC could not create it
-	lost         error            // the error of a pick if the connection was lost before the call was sent
-	health       atomic.Pointer[health]
-	changed      notify.Broadcast
+	target, addr string                 // the name of the target and the address of the endpoint, for errors
+	sub          balancer.SubConn       // nil if gRPC could not create it
+	lost         error                  // the error of a pick if the connection was lost before the call was sent
+	health       atomic.Pointer[health] // the current state
+	changed      notify.Broadcast       // wakes Ready after a change of state
 }
 
 // health is a connection's state, and the error with which picks are rejected in that state.
@@ -32,6 +32,7 @@ type health struct {
 // connState is the state of a connection, as a balancer sees it.
 type connState uint8
 
+// The states are in the order of the names in connState.String.
 const (
 	connecting connState = iota // connecting, and no attempt has failed since the last connection
 	connected
@@ -63,6 +64,7 @@ func (c *conn) rejection(kind error, reason string, cause error) *layer.Error {
 func (c *conn) set(state connState, reason string, cause error) {
 	h := &health{state: state}
 	switch state {
+	// Only a connected endpoint has no rejection.
 	case connected:
 	case removed:
 		h.rejection = c.rejection(layer.ErrClosed, reason, cause)
@@ -73,6 +75,7 @@ func (c *conn) set(state connState, reason string, cause error) {
 	c.changed.Wake()
 }
 
+// state returns the current state of the connection.
 func (c *conn) state() connState { return c.health.Load().state }
 
 // observe records the new state s of the SubConn. After a failed attempt to connect, the
@@ -81,10 +84,11 @@ func (c *conn) state() connState { return c.health.Load().state }
 func (c *conn) observe(s balancer.SubConnState) {
 	// While failing, Connecting and Idle change nothing: another attempt is not yet a success.
 	now := c.state()
+	// The order matters: a removed connection stays removed, and a failing one stays failing until it is connected.
 	switch {
 	case now == removed:
 	case s.ConnectivityState == connectivity.Ready:
-		c.set(connected, "", nil)
+		c.set(connected, "", nil) // no reason and no cause, because nothing is wrong
 	case s.ConnectivityState == connectivity.TransientFailure:
 		c.set(failing, "connection failed", withoutChain(s.ConnectionError))
 	case s.ConnectivityState == connectivity.Shutdown:
@@ -92,6 +96,7 @@ func (c *conn) observe(s balancer.SubConnState) {
 	case now == connected:
 		c.set(connecting, "reconnecting", nil)
 	}
+	// gRPC does not connect an idle SubConn by itself.
 	if s.ConnectivityState == connectivity.Idle && now != removed {
 		c.sub.Connect()
 	}
@@ -99,6 +104,7 @@ func (c *conn) observe(s balancer.SubConnState) {
 
 // close makes the connection reject new calls, and lets open calls finish.
 func (c *conn) close() {
+	// First the state, so that no pick chooses the connection while it is shut down.
 	c.set(removed, "the endpoint was removed", nil)
 	if c.sub != nil {
 		c.sub.Shutdown()
@@ -112,6 +118,7 @@ func (c *conn) Ready(ctx context.Context) error {
 	switch {
 	case h.state == removed:
 		return h.rejection
+	// The connection was made, perhaps at the moment at which ctx ended.
 	case err == nil || h.rejection == nil:
 		return nil
 	}

@@ -84,6 +84,7 @@ func NewControlPlaneConn(ctx context.Context, cfg ControlPlaneConfig) (*ControlP
 // endpoint returns the service for the address in t. It connects at the first call of Ready,
 // which the balancer makes.
 func (c *ControlPlaneConn) endpoint(ctx context.Context, t discover.Target) Service {
+	// Reconnect gets a function that makes one connection; it calls it again after a backoff.
 	addr := t.Endpoint.Addr.String()
 	connect := func(ctx context.Context) (Service, error) { return c.connect(ctx, addr) }
 	return layer.Reconnect(ctx, connect, c.cfg.Backoff,
@@ -115,6 +116,7 @@ func atOnce(opts []grpc.CallOption) []grpc.CallOption {
 // resource do not end by themselves: you should end them before, or pass a ctx that has already
 // ended. When Close returns, all connections are closed.
 func (c *ControlPlaneConn) Close(ctx context.Context) error {
+	// Drain must reject new calls before the connections are closed.
 	err := c.drain.Drain(ctx)
 	c.cancel()
 	c.links.close()
@@ -197,17 +199,20 @@ func (c ControlPlaneConfig) checked() (ControlPlaneConfig, error) {
 	if err != nil {
 		return c, err
 	}
+	// Port 0 means any port to a listener, but is no address to connect to.
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return c, fmt.Errorf("address %q: port must be 1 to 65535", c.Addr)
 	}
 	if strings.TrimSuffix(host, ".") == "" {
 		return c, fmt.Errorf("address %q: empty host", c.Addr)
 	}
+	// A name in a certificate has no final dot.
 	c.TLS = controlTLSConfig(c.TLS, strings.TrimSuffix(host, "."))
 	if err := backoff.Check(c.Backoff); err != nil {
 		return c, err
 	}
 	c.Backoff = c.Backoff.OrDefault()
+	// A negative timeout means the default, like 0.
 	c.ConnectTimeout = max(c.ConnectTimeout, 0)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, time.Second)
 	c.KeepAlive = cmp.Or(c.KeepAlive, 10*time.Second)
@@ -228,8 +233,10 @@ func controlTLSConfig(cfg *tls.Config, host string) *tls.Config {
 	if cfg == nil {
 		return nil
 	}
+	// A copy, because the caller's configuration must not change.
 	cfg = cfg.Clone()
 	cfg.ServerName = cmp.Or(cfg.ServerName, host)
+	// gRPC requires the protocol h2 to be negotiated.
 	if cfg.NextProtos == nil {
 		cfg.NextProtos = []string{"h2"}
 	}
@@ -252,7 +259,8 @@ func services(r resolve.Resolver) resolve.Resolver {
 			found := false
 			for u, err := range r.Resolve(ctx, host) {
 				switch {
-				// Fallback asks for addresses only if the target does not exist.
+				// Fallback asks for addresses only if the target does not exist. ErrUnresolvable needs no change, because
+				// Fallback takes it for an absent target too.
 				case err != nil && !found && !errors.Is(err, resolve.ErrUnresolvable):
 					u, err = resolve.Update{Kind: resolve.DoesNotExist}, nil
 				case err == nil && u.Kind == resolve.Empty:
@@ -271,6 +279,7 @@ func services(r resolve.Resolver) resolve.Resolver {
 // linkKey is the context key for the *controlLink that sends a call.
 type linkKey struct{}
 
+// errNoLink is the error of a call that did not come through this package's balancer.
 var errNoLink = status.Error(codes.Internal, "grpclayer: the call has no connection")
 
 // invokeOnLink is the invoker of unary calls: it sends the call on the connection that the balancer has
@@ -280,6 +289,7 @@ func invokeOnLink(ctx context.Context, method string, req, reply any, _ *grpc.Cl
 	if !ok {
 		return errNoLink
 	}
+	// The call runs on the connection of the link, whatever ClientConn the interceptor was given.
 	err := l.cc.Invoke(ctx, method, req, reply, opts...)
 	l.rejectIfLost(ctx, err)
 	return err
@@ -294,6 +304,7 @@ func streamOnLink(
 		return nil, errNoLink
 	}
 	s, err := l.cc.NewStream(ctx, desc, method, opts...)
+	// If the connection was lost, the balancer must learn that.
 	l.rejectIfLost(ctx, err)
 	return s, err
 }
@@ -313,6 +324,7 @@ func (l *controlLink) rejectIfLost(ctx context.Context, err error) {
 // Before that, the call may safely be sent on another connection.
 type sentRecorder struct{}
 
+// TagRPC, TagConn and HandleConn do nothing. The interface of gRPC requires them.
 func (sentRecorder) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
 func (sentRecorder) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (sentRecorder) HandleConn(context.Context, stats.ConnStats)                       {}
@@ -338,9 +350,11 @@ type controlTLS struct {
 
 // ClientHandshake makes the TLS handshake before the deadline for connecting.
 func (t *controlTLS) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	// gRPC's own context may last longer than the time to connect.
 	ctx, cancel := context.WithDeadline(ctx, t.until)
 	defer cancel()
 	conn := tls.Client(raw, t.config)
+	// gRPC does not pass this error on, so the link keeps it.
 	if err := conn.HandshakeContext(ctx); err != nil {
 		t.failed(err)
 		return nil, nil, err

@@ -49,9 +49,11 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 	l.lost = &layer.Error{
 		Layer: "grpc", Target: c.cfg.Addr, Endpoint: addr, Kind: layer.ErrClosed, Reason: "the connection was lost before the call",
 	}
+	// The deadline covers TCP, TLS and HTTP/2.
 	until := time.Now().Add(c.cfg.ConnectTimeout)
 	limit, cancel := context.WithDeadlineCause(ctx, until, fmt.Errorf("not connected within %v", c.cfg.ConnectTimeout))
 	defer cancel()
+	// passthrough: the address is already resolved, and is dialed as it is.
 	cc, err := grpc.NewClient("passthrough:///"+url.PathEscape(addr), c.dialOptions(until, l)...)
 	if err != nil {
 		return nil, &layer.Error{Layer: "grpc", Target: c.cfg.Addr, Endpoint: addr, Err: err}
@@ -61,6 +63,7 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 		_ = cc.Close()
 		return nil, context.Canceled
 	}
+	// Reconnect gets the connection only when it is established.
 	if err := l.awaitReady(limit); err != nil {
 		c.links.remove(l)
 		if ctx.Err() == nil {
@@ -71,11 +74,14 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 	}
 	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "connected to the control plane",
 		slog.String("addr", c.cfg.Addr), slog.String("endpoint", addr))
+	// The drainer lets open calls end after the connection was lost.
 	d := layer.NewDrainer()
+	// used ends when the connection must not get more calls, for any reason.
 	used, release := context.WithCancel(ctx)
 	l.release = release
 	// A connection never becomes Ready again, so any other state is its end.
 	c.links.watch(func() {
+		// WaitForStateChange returns when the connection is lost, or when used ends by release.
 		cc.WaitForStateChange(used, connectivity.Ready)
 		release()
 		if ctx.Err() == nil {
@@ -88,6 +94,8 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 		_ = d.Drain(ctx)
 		c.links.remove(l)
 	})
+	// The Drain layer rejects new calls with ErrClosed as soon as d drains, by which Reconnect learns that it needs
+	// another connection.
 	return layer.Drain[*Call](d, layer.WithCompletion(Completion), layer.WithTarget[*Reply](addr))(l), nil
 }
 
@@ -97,6 +105,7 @@ func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, e
 func (l *controlLink) awaitReady(limit context.Context) error {
 	l.cc.Connect()
 	for {
+		// The state is read before the wait, which then notices any change.
 		s := l.cc.GetState()
 		switch s {
 		case connectivity.Ready:
@@ -140,7 +149,7 @@ func (l *controlLink) failed(err error) {
 	}
 }
 
-// The error of a connection that would have to connect again.
+// errLost is the error of a connection that would have to connect again.
 var errLost = errors.New("the connection was lost")
 
 // controlWindow is the flow-control window for streams and connections, in bytes. It is fixed,
@@ -150,6 +159,7 @@ const controlWindow = 1 << 20
 // dialOptions returns the options of the ClientConn for the link l. until is the deadline for
 // connecting.
 func (c *ControlPlaneConn) dialOptions(until time.Time, l *controlLink) []grpc.DialOption {
+	// Without TLS the connection is cleartext.
 	secure := insecure.NewCredentials()
 	if c.cfg.TLS != nil {
 		secure = &controlTLS{config: c.cfg.TLS, until: until, failed: l.failed}
@@ -163,6 +173,7 @@ func (c *ControlPlaneConn) dialOptions(until time.Time, l *controlLink) []grpc.D
 		grpc.WithDisableServiceConfig(),
 		grpc.WithStatsHandler(sentRecorder{}),
 		grpc.WithStaticStreamWindowSize(controlWindow), grpc.WithStaticConnWindowSize(controlWindow),
+		// Only the deadline in until limits connecting.
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: c.cfg.ConnectTimeout}),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 			// A second attempt of gRPC is refused, so that layer.Reconnect makes it.
@@ -187,6 +198,7 @@ func (c *ControlPlaneConn) dial(ctx context.Context, addr string) (net.Conn, err
 	if c.cfg.Dial != nil {
 		return c.cfg.Dial(ctx, "tcp", addr)
 	}
+	// -1 disables the default keep-alive of net.Dialer.
 	d, every := &net.Dialer{KeepAlive: -1}, c.cfg.KeepAlive
 	if every > 0 {
 		d.KeepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: 3}
@@ -220,6 +232,7 @@ func (l *controlLink) Ready(ctx context.Context) error { return l.leaf.Ready(ctx
 // sent, Call releases the connection.
 func (l *controlLink) Call(ctx context.Context, call *Call) (*Reply, error) {
 	rsp, err := l.leaf.Call(context.WithValue(ctx, linkKey{}, l), call)
+	// The connection was lost, so that it must get no more calls.
 	if err != nil && errors.Is(err, layer.ErrClosed) {
 		l.release()
 	}
@@ -246,6 +259,7 @@ type controlLinks struct {
 func (s *controlLinks) add(l *controlLink) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// Close was called, so a new connection would stay open.
 	if s.closed {
 		return false
 	}
@@ -279,6 +293,7 @@ func (s *controlLinks) remove(l *controlLink) {
 func (s *controlLinks) close() {
 	s.mu.Lock()
 	s.closed = true
+	// The goroutines of watch notice the closed connections and end.
 	for l := range s.open {
 		_ = l.cc.Close()
 	}

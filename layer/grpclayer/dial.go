@@ -31,6 +31,7 @@ func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name,
 //
 // DialOptions panics if r is nil or name is not a valid scheme, see [NewResolver].
 func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOption {
+	// live connects the interceptors with the balancers, which gRPC makes later.
 	live := new(balancers)
 	// The options go into both the interceptors and the resolver, which passes them to the balancer.
 	opts = append(slices.Clip(opts), func(s *settings) { s.dialOptions, s.live = true, live })

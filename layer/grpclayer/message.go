@@ -16,6 +16,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
+// errNoReply is the error of a call for which a layer returned nil and no error.
 var errNoReply = errors.New("grpclayer: a layer returned no reply")
 
 // newMessage returns a new, empty message of m's type. It does not read m's content, because
@@ -34,10 +35,12 @@ func newMessage(m any) any {
 // assign copies one message's content, from, into another one, the argument to. It returns an
 // error if their types differ.
 func assign(to, from any) error {
+	// Both must be pointers of the same type, and not nil.
 	dst, src := reflect.ValueOf(to), reflect.ValueOf(from)
 	if !dst.IsValid() || !src.IsValid() || dst.Type() != src.Type() || dst.Kind() != reflect.Pointer || dst.IsNil() || src.IsNil() {
 		return status.Error(codes.Internal, fmt.Sprintf("grpclayer: a layer returned a %T, want %T", from, to))
 	}
+	// A message that is not of protobuf can only be copied as a whole.
 	p, ok := to.(proto.Message)
 	if !ok {
 		dst.Elem().Set(src.Elem())
@@ -78,6 +81,7 @@ func (GRPC) RetryAfter(_ *Reply, err error) (time.Duration, bool) {
 	if len(call.pushback) > 1 {
 		return -1, true
 	}
+	// 31 bits keep the product below the largest duration.
 	ms, err := strconv.ParseUint(call.pushback[0], 10, 31)
 	if err != nil {
 		return -1, true

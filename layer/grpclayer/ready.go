@@ -50,6 +50,7 @@ func (b *balancers) remove(t *towerBalancer) {
 func (b *balancers) only() *towerBalancer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// With several ClientConns it is unknown which one the next call uses.
 	if len(b.all) != 1 || b.shared.Load() {
 		return nil
 	}

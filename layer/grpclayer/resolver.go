@@ -36,6 +36,7 @@ func newResolver(scheme string, r resolve.Resolver, s *settings) *resolverBuilde
 	if r == nil {
 		panic("grpclayer: nil resolver")
 	}
+	// letter reports whether character i is a letter from a to z.
 	letter := func(i int) bool { return scheme[i] >= 'a' && scheme[i] <= 'z' }
 	valid := scheme != "" && letter(0)
 	for i := range len(scheme) {
@@ -59,11 +60,13 @@ func (b *resolverBuilder) Scheme() string { return b.scheme }
 
 // Build starts a goroutine that resolves the target until Close is called.
 func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
+	// Only DialOptions requires that gRPC uses this package's balancer.
 	if b.settings.dialOptions {
 		// A pending state starts our balancer before the first result of r.
 		state := stateOf(new(resolve.Set), b.settings)
 		started := new(atomic.Bool)
 		state.Attributes = state.Attributes.WithValue(startedKey{}, started)
+		// UpdateState calls the balancer before it returns, so started is set by now if the balancer is ours.
 		if err := cc.UpdateState(state); !started.Load() {
 			// Another balancer got the state. In ours, calls fail with an error that tells the
 			// reason.
@@ -80,6 +83,7 @@ func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, 
 	return resolution(cancel), nil
 }
 
+// errOtherBalancer tells a user how the client's options contradict each other.
 var errOtherBalancer = fmt.Errorf("%w: grpc.WithDefaultServiceConfig selects another balancer than grpclayer.DialOptions: "+
 	"pass the service config to grpclayer.WithServiceConfig", resolve.ErrUnresolvable)
 
@@ -99,7 +103,8 @@ func (b *resolverBuilder) watch(ctx context.Context, name string, cc resolver.Cl
 // does.
 func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.ClientConn) {
 	var set resolve.Set
-	failed := false
+	failed := false // gRPC got an error after the last state
+	// The resolver yields one update or error after the other.
 	for u, err := range b.resolver.Resolve(ctx, name) {
 		if ctx.Err() != nil {
 			return
@@ -116,7 +121,8 @@ func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.C
 			continue
 		}
 		failed = false
-		// The error requests another resolution, and this loop continues.
+		// UpdateState may return an error, which asks for another resolution. The resolver reports changes by itself,
+		// so the error is ignored.
 		_ = cc.UpdateState(stateOf(&set, b.settings))
 	}
 }
@@ -156,6 +162,7 @@ func defaultAuthority(name string) string {
 
 // escaped returns s with percent-encoding for an authority (RFC 3986, section 3.2).
 func escaped(s string) string {
+	// Usually nothing must be escaped.
 	if !strings.ContainsFunc(s, func(r rune) bool { return r > 127 || !inAuthority(byte(r)) }) {
 		return s
 	}

@@ -46,6 +46,7 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	u := &serverUnary{handler: handler}
 	u.Call = Call{Method: info.FullMethod, Message: req, incoming: true, ctx: ctx, rpc: u}
 	rsp, err := s.svc.Call(ctx, &u.Call)
+	// The status of the error is for gRPC; RetryAfter has a place only in a trailer field.
 	switch {
 	case err != nil:
 		if md := pushback(err); md != nil {
@@ -71,6 +72,7 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		ClientStreams: info.IsClientStream, ServerStreams: info.IsServerStream,
 	}
 	_, err := s.svc.Call(ss.Context(), &h.Call)
+	// A trailer field carries RetryAfter, which a status cannot.
 	if err != nil {
 		if md := pushback(err); md != nil {
 			ss.SetTrailer(md)
@@ -87,6 +89,7 @@ func pushback(err error) metadata.MD {
 		return nil
 	}
 	after = min(after, maxPushback)
+	// Rounded up to whole milliseconds.
 	return metadata.Pairs(pushbackKey, strconv.FormatInt((after.Nanoseconds()+999_999)/1_000_000, 10))
 }
 
@@ -123,11 +126,13 @@ type serverStream struct {
 func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
 	ss := s.stream
 	var limited *limitedStream
+	// A layer has changed the context, for example by a time limit.
 	if ctx != ss.Context() {
 		limited = limit(ctx, ss)
 		defer func() { _ = limited.stop() }() // also after a panic
 		ss = limited
 	}
+	// Only a stream with observers pays for recording its metadata.
 	if len(s.observers) > 0 {
 		ss = &observedStream{ss, s}
 		defer s.end()
@@ -173,6 +178,7 @@ var handlerReturned = status.New(codes.OK, "") //nolint:gochecknoglobals // neve
 func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
 	l := &limitedStream{ServerStream: ss, ctx: ctx}
 	wire, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter)
+	// Only a layer that sets a limit or cancels changes the Done channel; a layer that adds a value does not.
 	if ok && ctx.Done() != ss.Context().Done() {
 		l.wire = wire
 		l.release = context.AfterFunc(ctx, func() { _ = panics.Contain(l.abort) })
@@ -184,6 +190,7 @@ func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
 // context's cause, or of its error if the cause has none. It does nothing if the stream has ended, or
 // if the handler has returned before.
 func (l *limitedStream) abort() {
+	// The client has gone, or gRPC has ended the stream.
 	if l.ServerStream.Context().Err() != nil {
 		return
 	}
@@ -196,6 +203,7 @@ func (l *limitedStream) abort() {
 		}
 		st = status.New(code, cause.Error())
 	})
+	// While a header is being sent, no status may be written.
 	l.opening.Lock()
 	defer l.opening.Unlock()
 	// Only one of the layer and the handler's return ends the stream.
@@ -211,6 +219,7 @@ func (l *limitedStream) stop() error {
 	if l == nil || l.release == nil {
 		return nil
 	}
+	// No longer watched, but abort may be running. The exchange below decides between the two.
 	l.release()
 	if l.end.CompareAndSwap(nil, handlerReturned) {
 		return nil
@@ -228,6 +237,7 @@ func (l *limitedStream) RecvMsg(m any) error { return l.orStatus(l.ServerStream.
 // SendMsg sends one message. If a layer has ended the stream, it returns the status that
 // the client got.
 func (l *limitedStream) SendMsg(m any) error {
+	// Only while a layer can end the stream must the header be sent first.
 	if l.wire != nil && !l.opened.Load() {
 		if err := l.open(); err != nil {
 			return err
@@ -275,13 +285,15 @@ type handlerError struct {
 // newHandlerError returns the error for the layers in place of err, which the handler returned.
 func newHandlerError(err error) *handlerError {
 	st, stated := status.FromError(err)
+	// Without a status, the end of a context has its own code.
 	if !stated {
 		st = status.FromContextError(err)
 	}
 	return &handlerError{err, st, stated}
 }
 
-func (e *handlerError) Error() string              { return e.err.Error() }
+func (e *handlerError) Error() string { return e.err.Error() }
+
 func (e *handlerError) GRPCStatus() *status.Status { return e.st }
 
 // Is reports whether target is context.Canceled or context.DeadlineExceeded and the handler
@@ -346,6 +358,7 @@ func (s *serverStream) add(to *metadata.MD, md metadata.MD) {
 func (s *serverStream) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// Headers are reported once, and not after the end.
 	if s.ended || s.started {
 		return
 	}
@@ -359,6 +372,7 @@ func (s *serverStream) begin() {
 func (s *serverStream) data(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// What comes after the end does not count any longer.
 	if s.ended {
 		return
 	}

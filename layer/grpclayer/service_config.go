@@ -31,6 +31,7 @@ func WithServiceConfig(config string) Option {
 // returned unchanged, because gRPC reports the error.
 func serviceConfig(given, balancer string) string {
 	fields := make(map[string]json.RawMessage)
+	// An invalid config is left to gRPC, whose error names the problem.
 	if given != "" && json.Unmarshal([]byte(given), &fields) != nil {
 		return given
 	}

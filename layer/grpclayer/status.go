@@ -24,6 +24,7 @@ import (
 //	any other error                              UNKNOWN (*)
 func Code(err error) codes.Code {
 	var call *callError
+	// The order matters: the first case that matches decides, and an Error may match several.
 	switch {
 	case err == nil:
 		return codes.OK
@@ -75,7 +76,8 @@ type statusError struct {
 	st *status.Status
 }
 
-func (e *statusError) Unwrap() error              { return e.error }
+func (e *statusError) Unwrap() error { return e.error }
+
 func (e *statusError) GRPCStatus() *status.Status { return e.st }
 
 // Is reports whether the error that a handler returned matches target. Unwrap does not reach that
@@ -98,6 +100,7 @@ func toStatus(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
+	// Errors of this package already know their status.
 	switch e := err.(type) { //nolint:errorlint // a wrapper has more details
 	case *callError:
 		return e.simplified()
@@ -111,12 +114,14 @@ func toStatus(ctx context.Context, err error) error {
 	switch {
 	case code == codes.Unavailable && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		code = status.FromContextError(ctx.Err()).Code() // the caller canceled with its own cause
+	// Without a status of its own, an unknown error is returned as it is.
 	case code == codes.Unknown:
 		if _, ok := statusOf(err); !ok {
 			return err
 		}
 	}
 	st := status.New(code, err.Error())
+	// The status in the chain has details, which its text alone would lose.
 	if inner, ok := statusOf(err); ok && inner.Code() == code {
 		st = withMessage(inner, err.Error()) // with its details
 	}

@@ -114,7 +114,7 @@ func (HTTP) ResponseTrailer(r *http.Response) layer.Header {
 	return fields(r.Trailer)
 }
 
-// Complete returns the result of [Completion].
+// Complete arranges that o learns when r has ended, and returns r; see [Completion]. It implements [layer.Protocol].
 func (HTTP) Complete(ctx context.Context, r *http.Response, o layer.Observer) *http.Response {
 	return Completion(ctx, r, o)
 }
@@ -221,6 +221,7 @@ func (b *teeBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// teeStream is the body of a tunnel whose received bytes are observed. Written bytes go to the Writer directly.
 type teeStream struct {
 	*teeBody
 	io.Writer
@@ -251,6 +252,7 @@ func (HTTP) ErrorResponse(context.Context, *http.Request, error) (*http.Response
 // the URL, or the zero value if the URL names a host. Package tap calls this method through an
 // interface.
 func (HTTP) DestinationAddr(ctx context.Context, r *http.Request) netip.AddrPort {
+	// Only a received request has a RequestURI.
 	if r.RequestURI != "" {
 		local, _ := ctx.Value(http.LocalAddrContextKey).(net.Addr)
 		return caller.Addr(local)
@@ -283,6 +285,7 @@ func (h HTTP) SourceLabels(r *http.Request) map[string]string {
 // clientTLS returns the TLS state of the connection on which r was received, or nil if it does not use
 // TLS. A request to a [Server] has no TLS field, but its connection is in the context.
 func clientTLS(r *http.Request) *tls.ConnectionState {
+	// Only a received request, which has a RequestURI, came over a connection of a Server.
 	if r.TLS != nil || r.RequestURI == "" {
 		return r.TLS
 	}

@@ -59,6 +59,7 @@ func JSONLogOf(fields ...string) AccessLogFormat {
 			panic(fmt.Sprintf("httplayer: JSONLogOf: unknown field %q", name))
 		}
 	}
+	// The chosen names travel in the format itself; formatOf splits them off again.
 	return JSONLog + AccessLogFormat(" "+strings.Join(fields, " "))
 }
 
@@ -130,6 +131,7 @@ func NewLogWriter(output io.Writer, report func(dropped int, err error)) *LogWri
 // client's certificate.
 func newAccessLog(output io.Writer, format AccessLogFormat, clientName func(*http.Request) string) *accessLog {
 	log := &accessLog{write: formatOf(format), id: clientName}
+	// A LogWriter is used as it is, so that several logs can share one buffer and its goroutine.
 	if lines, ok := output.(*LogWriter); ok {
 		log.lines = lines
 	} else {
@@ -143,6 +145,7 @@ func newAccessLog(output io.Writer, format AccessLogFormat, clientName func(*htt
 
 // formatOf returns the function that appends a line in the given format.
 func formatOf(format AccessLogFormat) func(b []byte, x *Report, client string) []byte {
+	// JSONLogOf adds the chosen fields after a space.
 	name, chosen, _ := strings.Cut(string(format), " ")
 	switch AccessLogFormat(name) {
 	case JSONLog:
@@ -156,7 +159,7 @@ func formatOf(format AccessLogFormat) func(b []byte, x *Report, client string) [
 	return apacheLine
 }
 
-// accessLog writes the lines for WithAccessLog.
+// accessLog makes a line of each request's Report and writes it, for WithAccessLog.
 type accessLog struct {
 	write func(b []byte, x *Report, client string) []byte // appends a line, without the line break
 	id    func(*http.Request) string                      // returns the name of the client
@@ -187,6 +190,7 @@ func apacheLine(b []byte, x *Report, client string) []byte {
 	b = append(escaped(b, target[:]...), ' ')
 	b = append(escaped(b, r.Proto), "\" "...)
 	b = append(number(b, int64(x.Status)), ' ')
+	// A tunnel has no number of bytes.
 	if x.Sent < 0 {
 		return append(b, '-')
 	}
@@ -209,6 +213,7 @@ func commonLine(b []byte, x *Report, client string) []byte {
 		b = escaped(b, r.Method, " ", r.RequestURI, " ", r.Proto)
 	}
 	b = append(number(append(b, "\" "...), int64(x.Status)), ' ')
+	// A tunnel has no number of bytes.
 	if x.Sent < 0 {
 		return append(b, '-')
 	}
@@ -233,8 +238,11 @@ type jsonField struct {
 
 // jsonFields returns all fields of a JSON line, sorted by name.
 func jsonFields() []jsonField {
+	// Each function gets the line so far, the report and the client's name. If it appends nothing, the line lacks the
+	// field.
 	return []jsonField{
 		{"aborted", func(b []byte, x *Report, _ string) []byte {
+			// A refused request got a whole response, although Err has the reason of the refusal.
 			if x.Err == nil || x.Refused {
 				return b
 			}
@@ -320,6 +328,7 @@ func jsonLine(chosen []string) func(b []byte, x *Report, client string) []byte {
 	if len(chosen) > 0 {
 		fields = slices.DeleteFunc(fields, func(f jsonField) bool { return !slices.Contains(chosen, f.name) })
 	}
+	// The quoted keys are made once, and not for each line.
 	keys := make([]string, len(fields))
 	for i, f := range fields {
 		keys[i] = `"` + f.name + `":`
@@ -336,6 +345,7 @@ func jsonLine(chosen []string) func(b []byte, x *Report, client string) []byte {
 			}
 			b = append(b, ',')
 		}
+		// The comma after the last value must go.
 		return append(bytes.TrimSuffix(b, []byte{','}), '}')
 	}
 }
@@ -354,7 +364,7 @@ func GRPCStatus(x *Report) string {
 	return cmp.Or(first(x.Response.Trailer, "Grpc-Status"), first(x.Response.Header, "Grpc-Status"))
 }
 
-// number appends n in decimal.
+// number appends n to b in decimal.
 func number(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }
 
 // origin returns r's absolute URL in parts, which saves joining them. If the request target is a path,
@@ -418,6 +428,7 @@ func text(b []byte, parts ...string) []byte {
 			switch {
 			case r == '"' || r == '\\':
 				b = append(b, '\\', byte(r))
+			// Control characters, the two line separators of Unicode, and bytes that are not UTF-8.
 			case r < ' ', r >= 0x7f && r < 0xa0, r == 0x2028, r == 0x2029, r == utf8.RuneError:
 				b = append(b, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
 			default:

@@ -72,6 +72,7 @@ func Compress(p CompressPolicy) Layer {
 	if p.MinBytes == 0 {
 		p.MinBytes = 1024
 	}
+	// A copy, because the caller may change its slice later.
 	if p.ContentTypes = slices.Clone(p.ContentTypes); len(p.ContentTypes) == 0 {
 		p.ContentTypes = compressible[:]
 	}
@@ -101,12 +102,14 @@ func (p *CompressPolicy) compress(req *http.Request, rsp *http.Response) {
 		return
 	case !transformable(req, rsp):
 		return
+	// The range counts bytes of the plain content. Only the full response would be compressed.
 	case rsp.StatusCode == http.StatusPartialContent:
 		if matches {
 			addVary(h)
 		}
 		return
 	}
+	// If identity is false, the client refuses plain content, so it is compressed whatever the policy selects.
 	coding, identity := acceptedCoding(req.Header["Accept-Encoding"])
 	if matches || !identity {
 		addVary(h)
@@ -118,9 +121,11 @@ func (p *CompressPolicy) compress(req *http.Request, rsp *http.Response) {
 	if coding == "" || length == 0 || identity && (!matches || length >= 0 && length < int64(p.MinBytes)) {
 		return
 	}
+	// From here on the response is compressed, so the headers that describe the plain bytes change.
 	h["Content-Encoding"] = []string{coding}
 	delete(h, "Content-Length")
 	delete(h, "Accept-Ranges")
+	// A strong ETag stands for the same bytes, and compressing changes them.
 	if tag := first(h, "Etag"); strings.HasPrefix(tag, `"`) {
 		h["Etag"] = []string{"W/" + tag}
 	}
@@ -136,6 +141,7 @@ func transformable(req *http.Request, rsp *http.Response) bool {
 	h := rsp.Header
 	_, tunnel := rsp.Body.(io.Writer)
 	switch code := rsp.StatusCode; {
+	// There is no content (1xx, 204, 205), or it must arrive as it is: tunnels, ranges and RPC messages.
 	case code < http.StatusOK, code == http.StatusNoContent, code == http.StatusResetContent, tunnel, req.Method == http.MethodConnect,
 		code != http.StatusPartialContent && len(h["Content-Range"]) > 0, message.IsRPC(h):
 		return false
@@ -145,6 +151,7 @@ func transformable(req *http.Request, rsp *http.Response) bool {
 			return false
 		}
 	}
+	// A digest, which may also be announced as a trailer, is that of the plain content.
 	for _, name := range [...]string{"Content-Digest", "Repr-Digest", "Digest", "Content-Md5"} {
 		_, announced := rsp.Trailer[name]
 		if len(h[name]) > 0 || announced {
@@ -201,12 +208,14 @@ func acceptedCoding(values []string) (coding string, identity bool) {
 			weights[name] = q
 		}
 	}
+	// "*" stands for each coding that is not listed.
 	weight := func(name string) float64 {
 		if q, ok := weights[name]; ok {
 			return q
 		}
 		return weights["*"]
 	}
+	// zstd comes first, so that it wins if the client accepts both equally.
 	best := 0.0
 	for _, name := range [...]string{"zstd", "gzip"} {
 		if q := weight(name); q > best {
@@ -218,6 +227,7 @@ func acceptedCoding(values []string) (coding string, identity bool) {
 	if other, wild := weights["*"]; !listed && wild && other == 0 {
 		listed = true
 	}
+	// The client prefers plain content.
 	if listed && q > best {
 		coding = ""
 	}
@@ -231,7 +241,8 @@ type encoder interface {
 	Reset(w io.Writer)
 }
 
-// encoders holds idle encoders by the name of their coding.
+// encoders holds a pool of idle encoders for each content coding, such as gzip. An encoder needs
+// much memory, so it is used again.
 var encoders = map[string]*sync.Pool{ //nolint:gochecknoglobals // pools are shared by all layers
 	"gzip": {New: func() any { return gzip.NewWriter(nil) }},
 	"zstd": {New: func() any {
@@ -269,6 +280,7 @@ func (b *compressedBody) Read(p []byte) (n int, err error) {
 			n, _ = b.output.Read(p)
 			return n, nil
 		}
+		// The encoder is taken from the pool at the first Read, and given back by end.
 		if b.encoder == nil {
 			b.input = make([]byte, 32<<10)
 			b.encoder, _ = encoders[b.coding].Get().(encoder)
@@ -284,6 +296,7 @@ func (b *compressedBody) Read(p []byte) (n int, err error) {
 // encode compresses p, the bytes that the inner body's Read returned with err. If the next Read would
 // wait for the server, it flushes the encoder, so that the client gets what has arrived.
 func (b *compressedBody) encode(p []byte, err error) {
+	// waits: the next Read of the inner body would wait for the server.
 	waits := false
 	if err == nil {
 		n, eof := message.Pending(b.ReadCloser)

@@ -28,6 +28,7 @@ func (e *Endpoint) dial(ctx context.Context, offers ...string) (conn net.Conn, s
 			return nil, nil, err
 		}
 	}
+	// The dial function may have done the TLS handshake itself.
 	if secure, ok := conn.(*tls.Conn); ok {
 		s := secure.ConnectionState()
 		state = &s
@@ -43,6 +44,7 @@ var errNoConn = errors.New("the dial function returned neither a connection nor 
 func (e *Endpoint) secure(ctx context.Context, conn net.Conn, offers []string) (net.Conn, error) {
 	cfg := e.opts.tls.Clone()
 	cfg.NextProtos = offers
+	// done: conn is passed to the caller. Otherwise it is closed, also after a panic.
 	secure, done := tls.Client(conn, cfg), false
 	defer func() {
 		if !done { // a callback of cfg may have panicked

@@ -27,6 +27,7 @@ func (h HTTP) EditRequest(req *http.Request, c layer.HeaderMutation) *http.Reque
 		return req
 	}
 	out := req
+	// room holds the values that change sets, so that the usual edit needs no further allocation.
 	var room []string
 	if !h.InPlace || req.Header == nil {
 		copied := &struct { // in one allocation
@@ -45,6 +46,7 @@ func (h HTTP) EditRequest(req *http.Request, c layer.HeaderMutation) *http.Reque
 	if slices.ContainsFunc(c.Remove, func(name string) bool { return strings.EqualFold(name, "User-Agent") }) {
 		out.Header["User-Agent"] = nil // makes net/http send none
 	}
+	// The client's Host field was removed above, so this one comes from c.
 	if host := out.Header.Get("Host"); host != "" {
 		out.Header.Del("Host")
 		out.Host, out.URL = host, withHost(req.URL, host)
@@ -58,6 +60,7 @@ func (HTTP) EditPath(req *http.Request, path, query string) *http.Request {
 	if req.URL == nil {
 		return req
 	}
+	// An Opaque would take precedence over the new path.
 	out, u := *req, *req.URL
 	u.RawPath, u.RawQuery, u.Opaque = path, query, ""
 	if decoded, err := url.PathUnescape(path); err == nil {
@@ -81,6 +84,8 @@ func removeSpellings(out, req *http.Request, c layer.HeaderMutation) {
 	if !spelled && req.Trailer == nil {
 		return
 	}
+	// edited is also true for the exact name. In the trailers, that one must go too; in the header, the field is set
+	// after this.
 	edited := func(name string) bool {
 		return slices.ContainsFunc(c.Set, func(f layer.HeaderField) bool { return sameField(f.Name, name) }) ||
 			slices.ContainsFunc(c.Remove, func(removed string) bool { return sameField(removed, name) })
@@ -150,6 +155,7 @@ func change(h http.Header, c layer.HeaderMutation, room []string) {
 	}
 	for i, f := range c.Set {
 		room[i] = f.Value
+		// A capacity of 1 keeps a later append from overwriting the next field's value.
 		h[http.CanonicalHeaderKey(f.Name)] = room[i : i+1 : i+1]
 	}
 	for _, name := range c.Remove {
@@ -166,10 +172,12 @@ func change(h http.Header, c layer.HeaderMutation, room []string) {
 // process makes it. NewResponse closes the body of a request that this process makes, as an
 // [http.RoundTripper] must. A received request's body belongs to the server.
 func (HTTP) NewResponse(req *http.Request, direct layer.DirectResponse) *http.Response {
+	// A request without a RequestURI was not received, so this process makes it.
 	own := req.RequestURI == ""
 	if own {
 		message.CloseBody(req)
 	}
+	// The reply adds up to 4 fields.
 	h := make(http.Header, len(direct.Header)+4)
 	for _, f := range direct.Header {
 		h.Add(f.Name, f.Value)
@@ -229,12 +237,12 @@ func replyText(rsp *http.Response, text string) {
 func (HTTP) TeeRequest(req *http.Request, limit int64, whole func(copied *http.Request, ok bool)) *http.Request {
 	empty := !hasBody(req)
 	if isTunnel(req) || !empty && (limit <= 0 || req.ContentLength > limit) {
-		whole(nil, false)
+		whole(nil, false) // no copy
 		return req
 	}
 	copied := detached(req)
 	if empty {
-		whole(copied, true)
+		whole(copied, true) // the copy is complete
 		return req
 	}
 	size := req.ContentLength
@@ -242,14 +250,15 @@ func (HTTP) TeeRequest(req *http.Request, limit int64, whole func(copied *http.R
 		size = -1 // unknown, or trailers follow the body
 	}
 	out := *req
+	// awaiting forwards 100 Continue, which TeeBody does not know of.
 	out.Body = awaiting(layer.TeeBody(req.Body, size, limit, func(kept []byte, ok bool) {
 		if !ok {
-			whole(nil, false)
+			whole(nil, false) // no copy
 			return
 		}
 		copied.Body = io.NopCloser(bytes.NewReader(kept))
 		copied.Trailer = req.Trailer.Clone() // complete when the body ends
-		whole(copied, true)
+		whole(copied, true)                  // the copy is complete
 	}), req)
 	return &out
 }

@@ -35,15 +35,15 @@ import (
 type Endpoint struct {
 	addr   string
 	opts   endpointOptions
-	life   context.Context //nolint:containedctx // the ctx of NewEndpoint
-	wake   notify.Broadcast
-	link   link
-	h1     pool
-	h2     single
-	used   [2]atomic.Bool // [0]: a request has used HTTP/1.1; [1]: a request has used HTTP/2
-	lostH2 atomic.Bool    // the last failed attempt to connect used HTTP/2
-	onlyH1 atomic.Bool    // the server does not support HTTP/2
-	full   error          // rejection at capacity; made once to save allocations
+	life   context.Context  //nolint:containedctx // the ctx of NewEndpoint
+	wake   notify.Broadcast // wakes Ready when there may be room, and when an attempt to connect has ended
+	link   link             // whether the address can be reached
+	h1     pool             // the HTTP/1.1 connections
+	h2     single           // the HTTP/2 connections
+	used   [2]atomic.Bool   // [0]: a request has used HTTP/1.1; [1]: a request has used HTTP/2
+	lostH2 atomic.Bool      // the last failed attempt to connect used HTTP/2
+	onlyH1 atomic.Bool      // the server does not support HTTP/2
+	full   error            // rejection at capacity; made once to save allocations
 }
 
 // NewEndpoint returns an Endpoint for addr, "host:port". It connects when the first request
@@ -58,7 +58,10 @@ func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endp
 	e.link.backoff, e.link.timeout = e.opts.backoff, e.opts.connectTimeout
 	e.h1.endpoint = e
 	e.h2.init(e)
+	// One value serves all rejections at capacity, so that they do not allocate.
 	e.full = e.fault(layer.ErrNotReady, "at capacity", nil)
+	// Idle connections of HTTP/1.1 have no goroutine of their own that could close them. Each connection of HTTP/2 has
+	// one, which waits for the end of ctx.
 	context.AfterFunc(ctx, e.h1.shut)
 	return e
 }
@@ -74,13 +77,15 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	}
 	if e.opts.tls == nil && !e.opts.cleartextHTTPS && isHTTPS(req) {
 		message.CloseBody(req)
-		return nil, e.fault(nil, "", errCleartextHTTPS)
+		// Without a kind, the error is not a rejection: another endpoint must not get the request.
+		return nil, e.fault(nil, "", errCleartextHTTPS) // no kind: not a rejection
 	}
 	trace := message.TraceOf(ctx)
 	trace.GetConn(e.addr)
 	if !e.byH2(req) {
 		return e.callH1(ctx, req, trace)
 	}
+	// Until the TLS handshake, it is not known whether the server supports HTTP/2.
 	rsp, err := e.h2.call(ctx, req, trace)
 	switch {
 	case err == nil || !e.speaksOther(err):
@@ -108,8 +113,9 @@ func (e *Endpoint) Connect(ctx context.Context) error {
 			return err
 		}
 	}
+	// An idle connection is enough. It was only taken to see that there is one.
 	if c := e.h1.takeIdle(); c != nil {
-		e.h1.release(c, true)
+		e.h1.release(c, true) // reusable
 		return nil
 	}
 	c, err := e.h1.dial(ctx, message.Trace{})
@@ -119,7 +125,8 @@ func (e *Endpoint) Connect(ctx context.Context) error {
 	return err
 }
 
-// CloseIdleConnections closes the connections without requests.
+// CloseIdleConnections closes the connections on which no request is in flight. The Endpoint stays
+// usable and connects again when needed.
 func (e *Endpoint) CloseIdleConnections() {
 	e.h1.closeIdle()
 	e.h2.closeIdle()
@@ -128,7 +135,8 @@ func (e *Endpoint) CloseIdleConnections() {
 // Classifier returns [Classify]. It implements [layer.Classified].
 func (*Endpoint) Classifier() layer.Classifier[*http.Response] { return Classify }
 
-// callH1 sends req over HTTP/1.1.
+// callH1 sends req over HTTP/1.1, without the header field that a proxy uses over HTTP/2 only. It
+// calls trace's hooks.
 func (e *Endpoint) callH1(ctx context.Context, req *http.Request, trace message.Trace) (*http.Response, error) {
 	rsp, err := e.h1.call(ctx, req, trace)
 	if e.speaksOther(err) {
@@ -149,6 +157,7 @@ func (e *Endpoint) byH2(req *http.Request) bool {
 	if h2 {
 		used = &e.used[1]
 	}
+	// A Load before the Store keeps the cache line shared between CPUs in the usual case.
 	if !used.Load() {
 		used.Store(true)
 	}
@@ -163,6 +172,7 @@ func (e *Endpoint) wantsH2(req *http.Request) bool {
 	if e.opts.protocol.isFixed() {
 		return e.opts.protocol == http2
 	}
+	// A request without a RequestURI was made by this process, so its version says nothing.
 	// The request may use HTTP/2.
 	two := req.ProtoMajor >= 2 || req.RequestURI == "" && e.opts.protocol == auto && e.opts.tls != nil
 	if needsHTTP2(req) {
@@ -192,12 +202,13 @@ func (e *Endpoint) fault(kind error, reason string, cause error) *layer.Error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: kind, Reason: reason, Err: cause}
 }
 
-// goneError returns the rejection of a request whose context has ended.
+// goneError returns the error of a request whose context has ended before it was sent. It is a rejection: it matches
+// layer.ErrNotReady, and the body of the request is still open.
 func (e *Endpoint) goneError(ctx context.Context) error {
 	return e.fault(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
 }
 
-// closedError returns the rejection of a request after the Endpoint's context has ended.
+// closedError returns the rejection of a request after the context of NewEndpoint has ended.
 func (e *Endpoint) closedError() error { return e.fault(layer.ErrClosed, "", context.Cause(e.life)) }
 
 // unreachable returns the error for a request that found no connection because of err. It is a
@@ -207,7 +218,7 @@ func (e *Endpoint) closedError() error { return e.fault(layer.ErrClosed, "", con
 func (e *Endpoint) unreachable(err error) error {
 	switch {
 	case e.speaksOther(err):
-		return e.fault(nil, "", &peerError{err})
+		return e.fault(nil, "", &peerError{err}) // no kind: not a rejection
 	case e.life.Err() != nil:
 		return e.closedError()
 	}

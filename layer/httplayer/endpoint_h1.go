@@ -54,6 +54,7 @@ func (p *pool) call(ctx context.Context, req *http.Request, trace message.Trace)
 			}
 			c.once = exclusive
 		}
+		// The connection may still carry the previous request's hooks, which must go.
 		if !s.trace.IsZero() || !c.trace.IsZero() {
 			c.useTrace(s.trace)
 		}
@@ -62,9 +63,11 @@ func (p *pool) call(ctx context.Context, req *http.Request, trace message.Trace)
 		if err != nil && fresh {
 			p.endpoint.onlyH1.Store(false) // another server may have the address now
 		}
+		// again: the server has not processed the request, and its body can be sent once more.
 		if !again {
 			return rsp, err
 		}
+		// A new connection has failed as well. More attempts would probably fail, too.
 		if fresh {
 			return nil, s.unprocessed()
 		}
@@ -78,6 +81,7 @@ func needsOwnConn(req *http.Request) bool {
 }
 
 // takeIdle returns the most recently used idle connection, or nil.
+// Idle connections are in the order of their last use. Those at the front grow old and are closed.
 func (p *pool) takeIdle() *h1Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,6 +106,7 @@ func (p *pool) release(c *h1Conn, reusable bool) {
 		p.mu.Unlock()
 		p.forget()
 		_ = c.Close()
+		// A hook is the caller's code, so it runs without the mutex.
 		trace.PutIdleConn(errNotKept)
 		return
 	}
@@ -174,14 +179,15 @@ func (p *pool) probe() {
 		if err == nil {
 			p.keep(c) // before Ready admits a request, which would otherwise dial
 		}
-		p.endpoint.tried(http1, true, err)
+		// true: admit has allowed this attempt as the probe of an address that is down.
+		p.endpoint.tried(http1, true, err) // link.admit has allowed it
 	}()
 }
 
 // keep makes a new connection, which no request uses, an idle one.
 func (p *pool) keep(c *h1Conn) {
 	c.Rest()
-	p.release(c, true)
+	p.release(c, true) // reusable
 }
 
 var errNotH1 = errors.New("the server does not speak HTTP/1.1")
@@ -200,6 +206,8 @@ func (p *pool) connect(trace message.Trace) (*h1Conn, error) {
 	return p.newConn(conn, state), nil
 }
 
+// newConn returns the pool's state for conn, a new connection. When a request on it and its response have ended, it
+// goes back to p by release.
 func (p *pool) newConn(conn net.Conn, state *tls.ConnectionState) *h1Conn {
 	c := &h1Conn{tls: state, unused: true, age: newAge(p.endpoint.opts.maxAge)}
 	c.ClientConn = h1.NewClientConn(conn, func(_ *h1.ClientConn, reusable bool) { p.release(c, reusable) })
@@ -216,7 +224,8 @@ func (p *pool) adopt(conn net.Conn, state *tls.ConnectionState) {
 	p.keep(p.newConn(conn, state))
 }
 
-// closeIdle closes the idle connections.
+// closeIdle closes the connections that no request uses. Others stay open, and may become idle
+// again.
 func (p *pool) closeIdle() {
 	defer p.endpoint.wake.Wake()
 	p.mu.Lock()
@@ -234,6 +243,7 @@ func (p *pool) reserve() bool {
 		if len(p.idle) == 0 {
 			return false
 		}
+		// The new connection takes the place of an idle one, which evict stops counting.
 		p.evict(1)
 	}
 	p.conns++

@@ -23,7 +23,7 @@ import (
 type single struct {
 	endpoint *Endpoint
 	cfg      h2.ClientConfig
-	flight   singleflight.Group
+	flight   singleflight.Group     // lets simultaneous requests share one attempt to connect
 	current  atomic.Pointer[h2Conn] // connection for new requests; may be nil
 
 	mu   sync.Mutex
@@ -38,12 +38,14 @@ type h2Conn struct {
 	renews atomic.Bool // a replacement is being made
 }
 
+// init prepares s for e, whose options are set.
 func (s *single) init(e *Endpoint) {
 	s.endpoint, s.open = e, make(map[*h2Conn]struct{})
 	s.cfg = h2.ClientConfig{
 		Secure: e.opts.tls != nil, PingInterval: e.opts.pingInterval, PingTimeout: e.opts.pingTimeout,
 		PingWhileIdle: e.opts.pingWhileIdle,
-		Changed:       func(*h2.ClientConn) { e.wake.Wake() },
+		// Ready waits for room on the connection, which may have come with the change.
+		Changed: func(*h2.ClientConn) { e.wake.Wake() },
 	}
 }
 
@@ -68,6 +70,7 @@ func (s *single) call(ctx context.Context, req *http.Request, trace message.Trac
 		if err != nil {
 			return nil, request.reject(err)
 		}
+		// If neither case applies, the connection has ended since get returned it.
 		switch {
 		case c.Reserve():
 			if c.age.over() {
@@ -81,6 +84,7 @@ func (s *single) call(ctx context.Context, req *http.Request, trace message.Trac
 		case c.Usable(): // all slots are taken
 			return nil, request.reject(e.full)
 		}
+		// A server that never makes progress must not keep the request for ever.
 		// No progress: the server refused the stream, or has never processed any on this connection.
 		if c.Usable() || !c.Served() {
 			fruitless++
@@ -107,7 +111,8 @@ func (s *single) await(ctx context.Context, c *h2Conn) error {
 	return nil
 }
 
-// attempt specifies how a connection for HTTP/2 is made.
+// attempt specifies how a connection for HTTP/2 is made, for the call that makes it and others that
+// wait for it.
 type attempt struct {
 	trace   message.Trace // hooks of the request for which it is made
 	orHTTP1 bool          // the server may select HTTP/1.1
@@ -123,6 +128,7 @@ func (s *single) get(ctx context.Context, a attempt) (*h2Conn, error) {
 	if err != nil {
 		return nil, e.unreachable(err)
 	}
+	// If ctx ends first, the attempt continues, and its connection serves later requests.
 	select {
 	case r := <-s.connectOnce(allowed, a):
 		if r.Err != nil {
@@ -202,6 +208,7 @@ func (s *single) publish(c *h2Conn) {
 		s.retire(old)
 	}
 	go func() {
+		// In both cases c gets no further requests, and closes after its last one.
 		select {
 		case <-c.Done():
 		case <-s.endpoint.life.Done():
@@ -222,7 +229,7 @@ func (s *single) retire(c *h2Conn) {
 	c.Drain()
 }
 
-// closeIdle closes the connections without streams.
+// closeIdle closes the connections on which no request is in flight.
 func (s *single) closeIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,6 +300,7 @@ func newAge(d time.Duration) age {
 		return age{}
 	}
 	d = min(d, math.MaxInt64/2) // leaves room for jitter
+	// off is between -10 % and +10 % of d. It keeps connections that began together from ending together.
 	off := (2*rand.Float64() - 1) * ageJitter * float64(d)
 	return age{end: time.Now().Add(d + time.Duration(off))}
 }

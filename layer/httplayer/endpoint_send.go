@@ -57,14 +57,19 @@ func (s *sending) exchange( //nolint:revive // again is about err
 	}
 	s.failure = err
 	switch unsent := errors.Is(err, message.ErrNotSent); {
+	// The caller has given up and nothing was sent, so the request is rejected.
 	case unsent && s.ctx.Err() != nil:
 		return nil, s.reject(s.goneError(s.ctx)), false
+	// The caller has given up after bytes were sent, so the request has failed.
 	case s.ctx.Err() != nil:
 	case unsent, errors.Is(err, message.ErrNotProcessed):
 		again = true
+	// The connection was reused and may have been closed just before, but the server may also have processed the
+	// request.
 	case errors.Is(err, message.ErrNoResponse) && !isTunnel(s.req) && (HTTP{}).Idempotent(s.req):
 		again, s.sent = true, true
 	}
+	// Each attempt needs a body that begins anew. Without one, the request has failed.
 	if again {
 		s.out, again = s.body.again(s.out, reqctx.Pausable(s.ctx))
 	}
@@ -75,11 +80,12 @@ func (s *sending) exchange( //nolint:revive // again is about err
 }
 
 // fail closes the body after a failure and returns the error of Call.
-func (s *sending) fail() error { return s.fault(nil, "", s.body.fail(s.ctx, s.req, s.failure)) }
+func (s *sending) fail() error { return s.fault(nil, "", s.body.fail(s.ctx, s.req, s.failure)) } // no kind: not a rejection
 
-// reject returns Call's error if the request cannot be sent, or sent again, because of rejection. It
-// returns rejection itself if the server cannot have processed the request, and the caller can have
-// its body again. Otherwise it returns the last attempt's failure.
+// reject returns Call's error if the request cannot be sent, or sent again. rejection is the reason, an error that
+// matches layer.ErrNotReady, after which a caller may try another endpoint. It is returned only if the server cannot
+// have processed the request, and the caller can have its body again. Otherwise the result is the last attempt's
+// failure.
 func (s *sending) reject(rejection error) error {
 	if !s.sent && s.body.handBack() {
 		return rejection

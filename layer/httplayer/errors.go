@@ -45,6 +45,9 @@ func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 	if chosen, ok := errors.AsType[*StatusError](err); ok {
 		return chosen.status(), chosen.grpcCode()
 	}
+	// An error often matches several cases, so their order matters. What the client did comes first. isShed comes
+	// before timedOut and isPeer, because a circuit breaker's rejection wraps the endpoint's earlier error.
+	// ErrNotReady comes last, because several of the other errors are rejections, too.
 	switch {
 	case has[*message.CanceledError](err):
 		return StatusClientClosedRequest, grpcCanceled
@@ -76,10 +79,10 @@ func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 // in nginx. Access logs, metrics and tap show it, but it is never sent.
 const StatusClientClosedRequest = message.StatusClientClosedRequest
 
-// closes reports whether the response for err closes the client's connection. For a [StatusError] the
-// result is its Close field. A mesh client's next connection may reach another proxy, so the result for
-// other errors is true, except for a missing route, a rate limit and an injected fault, for which
-// another proxy would respond in the same way. Other clients would pay a handshake for each error
+// closes reports whether the response for err closes the client's connection. meshed means that the client is a proxy
+// of a service mesh, whose next connection may reach another proxy. For a [StatusError] the result is its Close
+// field. For other errors of a meshed client it is true, except for a missing route, a rate limit and an injected
+// fault, for which another proxy would respond in the same way. Other clients would pay a handshake for each error
 // during an outage; for them, it is true only if a service is closed for ever.
 func closes(err error, meshed bool) bool {
 	if chosen, ok := errors.AsType[*StatusError](err); ok {
@@ -218,6 +221,7 @@ func (e *StatusError) grpcCode() uint32 {
 	if e.GRPC != 0 {
 		return e.GRPC
 	}
+	// Apart from the loop, this is the table in gRPC's http-grpc-status-mapping.md.
 	switch e.status() {
 	case http.StatusBadRequest:
 		return grpcInternal
@@ -371,6 +375,7 @@ func Classify(o layer.Outcome[*http.Response]) layer.Class {
 // classOfError returns the class of a request that failed with err.
 func classOfError(err error) layer.Class {
 	chosen, ok := errors.AsType[*StatusError](err)
+	// A bodyError may wrap a StatusError, such as that of LimitRequestBody, and is still no failure of the endpoint.
 	switch {
 	case has[*bodyError](err), has[*message.MalformedError](err), has[*message.RequestError](err):
 		return layer.Ignorable
@@ -407,6 +412,7 @@ func grpcStatus(rsp *http.Response, ended bool) (uint32, bool) {
 	}
 	code, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
+		// A status that is not a number counts as UNKNOWN.
 		code = grpcUnknown
 	}
 	return uint32(code), true

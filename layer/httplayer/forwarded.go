@@ -40,6 +40,7 @@ func Forwarded(trusted ...netip.Prefix) Layer {
 // keeps.
 type trustedPeers []netip.Prefix
 
+// clientKey is the context key of the client's address.
 type clientKey struct{}
 
 // ClientFromContext returns the client address that a [Forwarded] layer above has found, or the
@@ -56,10 +57,12 @@ func (t trustedPeers) forward(ctx context.Context, req *http.Request, next Servi
 	peer := HTTP{}.Source(req).Addr().WithZone("") // a zone means something only on the machine of the peer
 	client := t.client(req.Header, peer)
 	layer.RecordFromContext(ctx).SetClient(client)
+	// The request carries the new context, and the layers below get the same one.
 	f := &forwarded{clientContext: clientContext{reqctx.Wrapper{Context: ctx}, client}}
 	f.req = *req.WithContext(&f.clientContext)
 	out := &f.req
 	out.Header = ownHeader(req)
+	// Any client can write these fields, but only a trusted peer is believed.
 	if !t.contains(peer) {
 		removeFields(out, req, isForwarded)
 	}
@@ -79,13 +82,13 @@ type forwarded struct {
 	values [4]string
 }
 
-// clientContext is a context with the client's address.
+// clientContext is a request's context with the client's address, which ClientFromContext reads.
 type clientContext struct {
 	reqctx.Wrapper
 	client netip.Addr
 }
 
-// Value is part of [context.Context].
+// Value returns the client's address to ClientFromContext, and the parent's values to all others.
 func (c *clientContext) Value(key any) any {
 	if key == (clientKey{}) {
 		return &c.client
@@ -93,6 +96,7 @@ func (c *clientContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
+// contains reports whether addr is in one of the networks whose forwarding headers are trusted.
 func (t trustedPeers) contains(addr netip.Addr) bool {
 	return slices.ContainsFunc(t, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
@@ -106,6 +110,7 @@ func (t trustedPeers) client(h http.Header, peer netip.Addr) netip.Addr {
 	if !t.contains(client) {
 		return client
 	}
+	// Several fields of this name count as one list.
 	elements := strings.Split(strings.Join(h["X-Forwarded-For"], ","), ",")
 	for _, element := range slices.Backward(elements) {
 		if !t.contains(client) {
@@ -139,6 +144,7 @@ func (f *forwarded) add(peer netip.Addr, scheme, host string) {
 	case !peer.IsValid():
 		text = append(text, "unknown"...)
 	case peer.Is6():
+		// X-Forwarded-For has the bare address, without the quotes and brackets that Forwarded needs.
 		begin += len(`"[`)
 		text = append(peer.AppendTo(append(text, `"[`...)), `]"`...)
 	default:
@@ -160,9 +166,12 @@ func (f *forwarded) add(peer netip.Addr, scheme, host string) {
 		name, value string
 		list        bool
 	}{
-		{"X-Forwarded-For", node[begin:end], true}, {"Forwarded", node, true},
-		{"X-Forwarded-Proto", scheme, false}, {"X-Forwarded-Host", host, false},
+		{name: "X-Forwarded-For", value: node[begin:end], list: true},
+		{name: "Forwarded", value: node, list: true},
+		{name: "X-Forwarded-Proto", value: scheme},
+		{name: "X-Forwarded-Host", value: host},
 	} {
+		// A list grows by one element. Of the other two, the value from the first trusted proxy stays.
 		switch old := f.req.Header[field.name]; {
 		case len(old) == 0:
 			f.values[i] = field.value
@@ -191,6 +200,7 @@ func clientPrefix(req *http.Request) netip.Prefix {
 	if !addr.IsValid() {
 		addr = HTTP{}.Source(req).Addr()
 	}
+	// An IPv6 customer usually gets a whole /64, so single addresses would not limit it.
 	bits := 64
 	if addr.Is4() {
 		bits = 32

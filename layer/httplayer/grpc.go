@@ -170,6 +170,7 @@ var grpcUnits = [...]struct { //nolint:gochecknoglobals // a table
 // the smallest unit in which 8 digits are enough for d, and rounds down.
 func formatGRPCTimeout(d time.Duration) string {
 	i := 0
+	// It ends at the latest at hours, of which 8 digits hold any Duration.
 	for d/grpcUnits[i].unit > 99_999_999 {
 		i++
 	}
@@ -187,6 +188,7 @@ func parseGRPCTimeout(s string) (time.Duration, bool) {
 		if err != nil || u.letter != s[len(s)-1] {
 			continue
 		}
+		// Too long for a Duration, which means practically no limit.
 		if n > uint64(math.MaxInt64/u.unit) {
 			return math.MaxInt64, true
 		}

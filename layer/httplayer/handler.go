@@ -43,6 +43,7 @@ func Handler(svc Service, opts ...HandlerOption) http.Handler {
 	return h
 }
 
+// newHandler returns a handler with the default options. A nil svc panics.
 func newHandler(svc Service) *handler {
 	if svc == nil {
 		panic("httplayer: nil service")
@@ -71,6 +72,7 @@ type handler struct {
 // connection uses h.
 func (h *handler) configure(cfg *message.ServerConfig) {
 	h.log = limitedLog(h.log)
+	// The connections call serve for each request, and refusal for one that they refuse themselves.
 	cfg.Log, cfg.Exchange, cfg.Refusal = h.log, h.serve, h.refusal
 	if h.observer != nil {
 		h.observed = h.observer(responder{h})
@@ -170,6 +172,7 @@ type responder struct{ *handler }
 
 func (responder) Ready(context.Context) error { return nil }
 
+// Call returns the response for the client, in place of most errors; see respond.
 func (h responder) Call(ctx context.Context, r *http.Request) (*http.Response, error) {
 	return h.respond(ctx, r)
 }
@@ -187,6 +190,7 @@ func (h *handler) respond(ctx context.Context, r *http.Request) (rsp *http.Respo
 	case r.Method == http.MethodConnect && (!h.tunnels || len(r.Header[":protocol"]) > 0):
 		rsp, err = newResponse(r, http.StatusNotImplemented, make(http.Header)), nil
 	case err == nil:
+		// If an endpoint rejects the request after reading a part of the body, the next one can start anew.
 		lendBody(r)
 		rsp, err = roundTripper{h.svc}.call(ctx, r)
 	}
@@ -254,6 +258,7 @@ func (h *handler) prepareGRPC(r *http.Request, rsp *http.Response, began time.Ti
 // checkResponse returns an error if rsp, which may come from any layer, cannot be sent to the client:
 // because of its status, or because it begins a tunnel that was not requested or has no connection.
 func checkResponse(req *http.Request, rsp *http.Response) error {
+	// A body with a Write method is a connection, as a tunnel needs it.
 	_, tunnel := rsp.Body.(io.ReadWriteCloser)
 	switch code := rsp.StatusCode; {
 	case code == http.StatusSwitchingProtocols:
@@ -266,6 +271,8 @@ func checkResponse(req *http.Request, rsp *http.Response) error {
 		}
 	case code < http.StatusOK || code > 999:
 		return &peerError{fmt.Errorf("httplayer: invalid response status %d", code)}
+	// Not a peerError, because this needs Close: the client may have sent bytes of the tunnel already, which the
+	// server must not read as a request.
 	case req.Method == http.MethodConnect && code/100 == 2 && !tunnel:
 		return &StatusError{Code: http.StatusBadGateway, Reason: "CONNECT got a response without a tunnel", Close: true}
 	}
@@ -278,6 +285,8 @@ func (h *handler) complete(r *http.Request) {
 	switch {
 	case h.scheme != "":
 		r.URL.Scheme = h.scheme
+	// A cleartext request, in which the client did not name the scheme. With TLS, the scheme stays empty, and HTTP.Scheme
+	// reads "https" from r.TLS.
 	case r.URL.Scheme == "" && r.TLS == nil:
 		r.URL.Scheme = "http"
 	}
@@ -325,6 +334,7 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 		header.Set(h.textField, printable(err.Error()))
 	}
 	grpc := isGRPC(r)
+	// Only a rejected request can be sent again without being processed twice.
 	rejected := errors.Is(err, layer.ErrNotReady) || errors.Is(err, layer.ErrRetryRejected)
 	if after, ok := layer.RetryAfter(err); ok && rejected {
 		setRetryAfter(header, after, grpc)

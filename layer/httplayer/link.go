@@ -71,7 +71,8 @@ func (l *link) failure() (wait time.Duration, err error) {
 	return max(time.Until(l.next), 0), l.err
 }
 
-// describe adds the state of the link to s, for Describe.
+// describe adds to s, for Describe, whether the link is up, down or still fresh, and for one that
+// is down the last error and when it may be tried again.
 func (l *link) describe(s layer.State) layer.State {
 	l.mu.Lock()
 	defer l.mu.Unlock()

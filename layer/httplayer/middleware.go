@@ -42,6 +42,7 @@ func (h *handled) Call(ctx context.Context, r *http.Request) (*http.Response, er
 	}
 	rsp, err := message.Handle(ctx, &h.server, r)
 	if err == nil && rsp.StatusCode != http.StatusSwitchingProtocols {
+		// A handler asks by this field to close the client's connection. The mark passes that to setConnection.
 		if message.Listed(rsp.Header["Connection"], "close") {
 			rsp.Header[message.CloseClient] = []string{"close"}
 		}

@@ -15,6 +15,7 @@ import (
 // the default protocol.
 type EndpointOption func(*endpointOptions)
 
+// endpointOptions holds an Endpoint's settings. The options describe them.
 type endpointOptions struct {
 	protocol       protocol
 	maxConns       int
@@ -28,9 +29,10 @@ type endpointOptions struct {
 	pingWhileIdle  bool
 	dial           func(ctx context.Context, network, addr string) (net.Conn, error)
 	tls            *tls.Config
-	cleartextHTTPS bool
+	cleartextHTTPS bool // requests with the scheme https may be sent without TLS
 }
 
+// protocol tells which version of HTTP an Endpoint uses.
 type protocol int
 
 const (
@@ -40,6 +42,7 @@ const (
 	http2
 )
 
+// String returns the name of p, which is also the name in ALPN for http1 and http2.
 func (p protocol) String() string {
 	return [...]string{"auto", "as received", "http/1.1", "h2"}[p]
 }
@@ -173,6 +176,7 @@ func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 	option.Apply(&o, opts)
 	orElse(&o.idleTimeout, 3*time.Second)
 	orElse(&o.connectTimeout, time.Second)
+	// A shorter age would replace connections all the time.
 	if o.maxAge > 0 {
 		o.maxAge = max(o.maxAge, time.Second)
 	}
@@ -180,6 +184,7 @@ func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 		o.backoff = backoff.Connect()
 	}
 	o.backoff = o.backoff.OrDefault()
+	// Like net/http, verify the certificate against the host of the address.
 	if o.tls != nil && o.tls.ServerName == "" {
 		o.tls.ServerName = addr
 		if host, _, err := net.SplitHostPort(addr); err == nil {

@@ -53,6 +53,7 @@ func (p PathPolicy) Normalize(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// Without dots and ambiguous characters, there is nothing to resolve.
 	if !strings.Contains(path, "/.") && !strings.ContainsAny(path, `%\;`) {
 		return path, nil
 	}
@@ -106,10 +107,13 @@ func (p PathPolicy) decode(path string) (string, error) {
 	return b.String(), nil
 }
 
+// isHex reports whether c is a hexadecimal digit.
 func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
+// isUnreserved reports whether c means the same in a path whether it is percent-encoded or not (RFC 3986, section
+// 2.3).
 func isUnreserved(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || strings.IndexByte("-._~", c) >= 0
 }
@@ -185,6 +189,7 @@ func withPath(req *http.Request, path string) *http.Request {
 	if plain, err := url.PathUnescape(path); err == nil {
 		u.Path = plain
 	}
+	// Layers and logs also read the request target, so that its path changes, too.
 	if strings.HasPrefix(req.RequestURI, "/") {
 		_, query, found := strings.Cut(req.RequestURI, "?")
 		if copied.RequestURI = path; found {

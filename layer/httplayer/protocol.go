@@ -37,7 +37,7 @@ func (HTTP) Outline(r *http.Response) string {
 		return ""
 	}
 	outline := "status " + strconv.Itoa(r.StatusCode)
-	if code, ok := grpcStatus(r, true); ok {
+	if code, ok := grpcStatus(r, true); ok { // the response has ended
 		outline += ", gRPC status " + strconv.FormatUint(uint64(code), 10)
 	}
 	return outline

@@ -10,7 +10,8 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/internal/message"
 )
 
-// recheck is the longest time between two checks in Ready.
+// recheck is the longest time between two checks in Ready, which is normally woken when the state
+// changes.
 const recheck = time.Second
 
 // Ready waits until a request would probably be admitted, because there is room on an existing
@@ -30,6 +31,7 @@ func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 		switch {
 		case e.life.Err() != nil:
 			return e.closedError()
+		// Without probes, the next request itself finds out whether the address can be reached again.
 		case e.room(), !probes && down != nil && e.canProbe():
 			return nil
 		case ctx.Err() != nil && down != nil:
@@ -37,6 +39,7 @@ func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		}
+		// While the link is down, look again when the next attempt is allowed.
 		wait := recheck
 		if down != nil && e.canProbe() {
 			var allowed bool
@@ -72,7 +75,8 @@ func (e *Endpoint) room() bool {
 	return (!h1 || e.h1.room(mayConnect)) && (!h2 || e.h2.room(mayConnect))
 }
 
-// canProbe reports whether Ready may make another connection.
+// canProbe reports whether Ready may make another connection, to find out whether the server works
+// again.
 func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.room(true) }
 
 // probesH2 reports whether Ready should use HTTP/2 for the next attempt to connect. If requests have
@@ -89,7 +93,7 @@ func (e *Endpoint) probesH2() bool {
 // keeps it for requests. With TLS, the server may select HTTP/1.1, as for a request.
 func (e *Endpoint) probe() {
 	if e.probesH2() {
-		e.h2.connectOnce(true, attempt{orHTTP1: true})
+		e.h2.connectOnce(true, attempt{orHTTP1: true}) // link.admit has allowed it
 	} else {
 		e.h1.probe()
 	}
@@ -102,6 +106,8 @@ func (e *Endpoint) tried(p protocol, allowed bool, err error) {
 	if err == nil && p == http2 || err != nil && p == http1 {
 		e.onlyH1.Store(false) // another server may have the address now
 	}
+	// A failure of the protocol itself is remembered for Ready's choice. A server that speaks only the other one is
+	// up.
 	switch {
 	case err == nil:
 	case !e.speaksOther(err):
@@ -144,8 +150,8 @@ func SingleEndpoint(e *Endpoint) Service {
 // singleEndpoint is an Endpoint whose connection errors are not rejections.
 type singleEndpoint struct{ *Endpoint }
 
-// Ready returns nil while the address cannot be reached, so that Call returns the
-// connection error to its caller.
+// Ready waits for room, as [Endpoint.Ready] does. Unlike that, it returns nil while the address cannot be
+// reached, so that Call returns the connection error to its caller.
 func (s *singleEndpoint) Ready(ctx context.Context) error { return s.ready(ctx, false) }
 
 // Call sends req. If there is no connection, the error is a failure and not a rejection, because there

@@ -76,6 +76,7 @@ func (HTTP) RetryAfter(rsp *http.Response, err error) (time.Duration, bool) {
 		return pushed, push
 	}
 	after, ok := retryAfter(rsp.Header.Get("Retry-After"), time.Now())
+	// A pushback that forbids the retry counts more than Retry-After.
 	if !ok || push && pushed < 0 {
 		return pushed, push
 	}
@@ -175,6 +176,7 @@ func pushback(values []string) (time.Duration, bool) {
 func setRetryAfter(h http.Header, after time.Duration, grpc bool) {
 	if grpc {
 		ms := math.Ceil(float64(after) / float64(time.Millisecond))
+		// gRPC clients read the pushback as a 32-bit integer.
 		h.Set("Grpc-Retry-Pushback-Ms", strconv.FormatInt(int64(min(ms, math.MaxInt32)), 10))
 	} else {
 		h.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(after.Seconds())), 10))
@@ -210,10 +212,12 @@ func (HTTP) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Response,
 	body := &peekedBody{ReadCloser: rsp.Body, pieces: make(chan piece, peekPieces)}
 	out.Body = &trailerFilter{wrappedBody: wrappedBody{body}, received: &rsp.Trailer, forwarded: &out.Trailer}
 	go body.fetch()
+	// late is nil, and so never ready, until the first bytes have arrived.
 	var late <-chan time.Time
 	for body.held.err == nil {
 		select {
 		case p, ok := <-body.pieces:
+			// fetch has read as much as it may, and the body has not ended.
 			if !ok {
 				return &out, false
 			}
@@ -237,7 +241,7 @@ type peekedBody struct {
 	held          piece      // bytes and error that Read returns next; used by the reader only
 }
 
-// piece is what one Read of the body returned.
+// piece is what one Read of the body returned, on its way from the reading goroutine to the caller.
 type piece struct {
 	data []byte
 	err  error
@@ -274,6 +278,7 @@ func (b *peekedBody) Read(p []byte) (int, error) {
 		}
 		b.held = next
 	}
+	// The error of a piece belongs after its last byte.
 	n := copy(p, b.held.data)
 	if b.held.data = b.held.data[n:]; len(b.held.data) > 0 {
 		return n, nil

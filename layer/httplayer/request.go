@@ -25,6 +25,7 @@ func outgoing(ctx context.Context, req *http.Request, host string, limit int) (*
 	if !hasBody(req) {
 		return out, nil
 	}
+	// A body from lendBody is shared by all endpoints that try the request, so it is used as it is.
 	body := lentBody(req)
 	if body == nil {
 		body = newRequestBody(req, limit)

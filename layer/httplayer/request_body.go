@@ -39,7 +39,7 @@ type requestBody struct {
 	moved    sync.Cond    // signals that a Read of the source has returned, or a change of current
 	current  *attemptBody // the attempt that may read, or outer; nil after a failure or a rejection
 	kept     keptBytes
-	touched  bool  // the attempts have read since begin
+	touched  bool  // an attempt has called Read since begin, so the source may no longer be at its beginning
 	full     bool  // more than limit bytes were read, so that the kept bytes are not enough to send the request again
 	fetching bool  // a Read of the source is in progress
 	sources  int   // number of times that the source was replaced
@@ -61,6 +61,7 @@ func newRequestBody(req *http.Request, limit int) *requestBody {
 		b.announced = slices.Collect(maps.Keys(req.Trailer))
 	}
 	b.moved.L = &b.mu
+	// Until an Endpoint begins to send the request, the layers above may read the body.
 	b.current = &b.outer
 	return b
 }
@@ -91,6 +92,7 @@ func (b *requestBody) begin(limits *reqctx.Context) *attemptBody {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a := &b.first
+	// A connection of an earlier Endpoint may still hold the first attempt, so it is not used again.
 	if a.body != nil {
 		a = new(attemptBody)
 	}
@@ -115,6 +117,7 @@ type attemptBody struct {
 func (a *attemptBody) Read(p []byte) (n int, err error) {
 	b := a.body
 	b.mu.Lock()
+	// Only one Read of the source may be in progress at a time.
 	if b.fetching {
 		a.limits.Pause() // the time in which the client sends nothing does not count
 		for b.fetching && a.reads() && b.kept.unread == 0 {
@@ -122,11 +125,13 @@ func (a *attemptBody) Read(p []byte) (n int, err error) {
 		}
 		a.limits.Resume()
 	}
+	// From here on the body cannot be handed back or sent again without the kept bytes or GetBody.
 	b.touched = b.touched || a.reads()
 	switch {
 	case !a.reads():
 		err = http.ErrBodyReadAfterClose
 	case b.kept.unread > 0:
+		// The error of the source belongs after the last kept byte.
 		if n = b.kept.read(p); b.kept.unread == 0 {
 			err = b.err
 		}
@@ -134,7 +139,7 @@ func (a *attemptBody) Read(p []byte) (n int, err error) {
 	case b.err != nil:
 		err = b.err
 	default:
-		return a.fetch(p)
+		return a.fetch(p) // which unlocks b.mu
 	}
 	b.mu.Unlock()
 	return n, err
@@ -143,10 +148,11 @@ func (a *attemptBody) Read(p []byte) (n int, err error) {
 // reads reports whether a is the current attempt and open. The caller holds the mutex.
 func (a *attemptBody) reads() bool { return a.body.current == a && !a.closed }
 
-// fetch reads from the source into p, with the mutex unlocked. The caller holds the mutex, which fetch
-// unlocks for good.
+// fetch reads from the source into p, with the mutex unlocked. The caller, Read, has locked the mutex and must not
+// unlock it: fetch does so, and returns with the mutex unlocked.
 func (a *attemptBody) fetch(p []byte) (n int, err error) {
 	b := a.body
+	// The number tells later whether reopen has replaced the source during the Read.
 	source, number := b.source, b.sources
 	b.fetching = true
 	b.mu.Unlock()
@@ -173,6 +179,7 @@ func (b *requestBody) store(a *attemptBody, p []byte, err error) {
 		b.broken = err
 	}
 	switch {
+	// Nothing reads the body any more, so p is dropped.
 	case b.current == nil || b.closed:
 	case b.current != a: // the next attempt has begun
 		b.kept.write(p)
@@ -203,14 +210,16 @@ func (a *attemptBody) Close() error {
 		return nil
 	}
 	a.closed = true
+	// A Read in progress shows that the attempt was waiting for the client.
 	b.awaited = b.awaited || b.fetching
 	b.moved.Broadcast()
 	return b.unlockAndClose()
 }
 
-// unlockAndClose unlocks the mutex, and closes the source if no attempt reads it and none can follow.
-// The source is closed without the mutex, because Close may block.
+// unlockAndClose unlocks the mutex, which the caller has locked, and closes the source if no attempt reads it and none
+// can follow. The source is closed without the mutex, because Close may block.
 func (b *requestBody) unlockAndClose() (err error) {
+	// It ends if no further attempt can follow (settled or full) and no current one reads it.
 	ends := !b.closed && (b.settled || b.full) && (b.current == nil || b.current.closed)
 	if ends {
 		b.closed = true
@@ -264,7 +273,7 @@ func (a *attemptBody) Moved() {
 }
 
 // admit is called when the request has a response, so that it is not sent again. The kept bytes are
-// released.
+// released. The source is closed if the attempt has closed its body already.
 func (b *requestBody) admit() {
 	if b == nil {
 		return
@@ -283,11 +292,13 @@ func (b *requestBody) handBack() bool {
 	switch {
 	case b == nil:
 		return true
+	// A lent body starts anew for the next Endpoint.
 	case b.outer.body != nil:
 		return b.restart(&b.outer)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// Otherwise the caller reads the original body, which must not have lost any bytes.
 	if b.touched {
 		return false
 	}
@@ -439,7 +450,7 @@ func (k *keptBytes) write(p []byte) {
 	}
 }
 
-// rewind sets the position to the beginning.
+// rewind sets the position to the beginning, so that another attempt reads all kept bytes again.
 func (k *keptBytes) rewind() { k.at, k.off, k.unread = nil, 0, k.n }
 
 // read copies the next kept bytes that this attempt has not read to p.
@@ -459,7 +470,7 @@ func (k *keptBytes) read(p []byte) (n int) {
 	return n
 }
 
-// release drops all bytes and releases the buffers.
+// release drops all kept bytes and returns their buffers to the pool.
 func (k *keptBytes) release() {
 	for b := k.first; b != nil; {
 		next := b.Next

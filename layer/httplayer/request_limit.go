@@ -32,6 +32,7 @@ func LimitRequestBody(limit int64) Layer {
 		case !hasBody(req):
 		case req.ContentLength > limit:
 			return nil, tooLarge
+		// Without a length, the body is counted as it is read.
 		case req.ContentLength < 0:
 			out := *req
 			out.Body = &limitedBody{wrappedBody{req.Body}, limit, tooLarge}

@@ -47,6 +47,7 @@ type roundTripper struct{ svc Service }
 
 var errNoResponse = errors.New("httplayer: the service returned neither a response nor an error")
 
+// RoundTrip calls svc with the context of req.
 func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.call(req.Context(), req)
 }
@@ -167,6 +168,7 @@ func RoundTripperLayer(wrap func(next http.RoundTripper) http.RoundTripper) Laye
 		panic("httplayer: nil function")
 	}
 	return func(next Service) Service {
+		// The RoundTripper is made once and used by all calls.
 		rt := wrap(roundTripper{next})
 		if rt == nil {
 			panic("httplayer: RoundTripperLayer: the function returned nil")
@@ -178,12 +180,14 @@ func RoundTripperLayer(wrap func(next http.RoundTripper) http.RoundTripper) Laye
 	}
 }
 
-// lend sends req with rt, which may return a rejection by the service below. Unlike a RoundTripper, a
-// rejected request must leave its body open, so lend ignores that rt closes it. If rt has read the body
-// before, the request cannot be rejected any more, and lend returns another error.
+// lend sends req with rt, which may return a rejection (layer.ErrNotReady) by the service below. A RoundTripper
+// always closes the request body, but a service that rejects a request must leave it open, so lend keeps the body
+// open until the result is known. If rt has read some of it, the request cannot be rejected any more, and lend
+// returns another error.
 func lend(ctx context.Context, req *http.Request, rt http.RoundTripper) (*http.Response, error) {
+	// 0: nothing is kept, because there is no second attempt.
 	req, body := outgoing(ctx, req, req.Host, 0)
-	rejected := false
+	rejected := false // the body was handed back to the caller
 	defer func() {
 		if !rejected { // also after a panic
 			body.admit()
@@ -193,6 +197,7 @@ func lend(ctx context.Context, req *http.Request, rt http.RoundTripper) (*http.R
 	if err == nil && rsp == nil {
 		err = errNoResponse
 	}
+	// handBack succeeds if rt has not read the body, even if it has closed it.
 	if errors.Is(err, layer.ErrNotReady) {
 		if rejected = body.handBack(); !rejected {
 			err = &layer.Error{Layer: "round_tripper", Reason: "rejected after the request body was read", Err: errors.New(err.Error())}

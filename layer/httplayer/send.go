@@ -27,6 +27,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.req.Body = http.NoBody // the layers would take 0 with a body for an unknown length
 	case r.ProtoMajor == 1:
 		body := &receivedBody{Reader: r.Body, control: http.NewResponseController(w)}
+		// The handler must not return while a layer still reads from the body.
 		defer body.wait()
 		x.req.Body = body
 	}
@@ -50,7 +51,7 @@ type stream struct {
 	informing bool // the final response has not begun
 }
 
-// Received is part of [message.Stream].
+// Received returns how many bytes of the request body were read. It is part of [message.Stream].
 func (x *stream) Received() int64 { return x.received.Load() }
 
 // receivedBody wraps an HTTP/1.1 request body from net/http. Close interrupts a Read in progress,
@@ -131,6 +132,7 @@ func (x *stream) Respond(rsp *http.Response) (sent int64, err error) {
 	}
 	header := w.Header()
 	for name, values := range rsp.Header {
+		// net/http writes the fields about the connection itself. It must only know that it has to close.
 		if !message.IsHopByHop(name) || name == "Connection" && message.Listed(values, "close") {
 			header[name] = append(header[name], values...)
 		}
@@ -179,6 +181,7 @@ func serveTunnel(w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	}
 	defer conn.Close()
 	endpoint := rsp.Body.(io.ReadWriteCloser) //nolint:errcheck,forcetypeassert // see checkResponse
+	// The endpoint's Connection field was that of another connection.
 	if upgrade := rsp.Header["Upgrade"]; len(upgrade) > 0 {
 		rsp.Header["Connection"] = []string{"Upgrade"}
 	}

@@ -43,11 +43,11 @@ import (
 // A Server is safe for concurrent use. Its goroutines end when its Calls have returned; see [Server.Drain].
 type Server struct {
 	serverOptions
-	sweeper sweep.Sweeper
+	sweeper sweep.Sweeper // one goroutine that checks the time limits of all connections
 
 	draining atomic.Bool
-	conns    atomic.Int64
-	empty    notify.Broadcast
+	conns    atomic.Int64     // number of connections being served
+	empty    notify.Broadcast // woken when conns falls to 0, for Drain
 }
 
 var _ tcplayer.Server = (*Server)(nil)
@@ -55,6 +55,7 @@ var _ tcplayer.Server = (*Server)(nil)
 // NewServer returns a Server that serves requests by svc. A nil svc panics.
 func NewServer(svc Service, opts ...ServerOption) *Server {
 	s := &Server{serverOptions: newServerOptions(svc, opts)}
+	// The engines reach the sweeper and the flag through the ServerConfig.
 	s.Sweeper, s.ServerConfig.Draining = &s.sweeper, &s.draining
 	if s.drainOn != nil {
 		context.AfterFunc(s.drainOn, s.drain)
@@ -88,6 +89,7 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, e
 	}()
 	c := &accepted{AheadConn: message.AheadConn{Conn: conn}, io: rawio.New(conn)}
 	err := s.serve(context.WithValue(ctx, connKey{}, conn), c)
+	// The end of ctx closes the connection, so err would only be a consequence of it.
 	if cause := context.Cause(ctx); cause != nil {
 		err = &layer.Error{Layer: "server", Reason: "broken off", Err: cause}
 	}
@@ -136,6 +138,7 @@ func (s *Server) Drain(ctx context.Context) error {
 	start := time.Now()
 	s.drain()
 	none := func() bool { return s.conns.Load() == 0 }
+	// The connections may have closed just as ctx ended.
 	err := s.empty.Wait(ctx, none)
 	if err == nil || none() {
 		return nil
@@ -149,7 +152,8 @@ func (s *Server) Drain(ctx context.Context) error {
 // Draining reports whether draining has started.
 func (s *Server) Draining() bool { return s.draining.Load() }
 
-// drain makes all connections drain. The sweeper, which may rest, tells them.
+// drain makes all connections drain. The sweeper, a goroutine that checks all connections, tells them, and is woken
+// because it may sleep.
 func (s *Server) drain() {
 	s.draining.Store(true)
 	s.sweeper.Wake()
@@ -184,12 +188,14 @@ func (c *accepted) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Write writes to the connection and counts the bytes.
 func (c *accepted) Write(p []byte) (int, error) {
 	n, err := c.io.Write(p)
 	c.received.Add(int64(n))
 	return n, err
 }
 
+// connKey is the context key of a request's connection.
 type connKey struct{}
 
 // ConnFromContext returns the connection of a request to a [Server], or nil. You can pass it to
@@ -202,16 +208,19 @@ func ConnFromContext(ctx context.Context) net.Conn {
 // ServerOption is an option of [NewServer]. Each [HandlerOption] is a ServerOption.
 type ServerOption interface{ apply(o *serverOptions) }
 
+// serverOption makes a function a ServerOption.
 type serverOption func(*serverOptions)
 
 func (f serverOption) apply(o *serverOptions) { f(o) }
 
+// apply applies f to the handler in o. f may be nil.
 func (f HandlerOption) apply(o *serverOptions) {
 	if f != nil {
 		f(o.handler)
 	}
 }
 
+// serverOptions holds a Server's settings: those of its connections and those of its handler.
 type serverOptions struct {
 	message.ServerConfig
 	handler *handler
@@ -332,8 +341,10 @@ func newServerOptions(svc Service, opts []ServerOption) serverOptions {
 			opt.apply(&o)
 		}
 	}
+	// A net/http server cannot reset a stream with a chosen code, but a Server can.
 	o.handler.resets = true
 	o.handler.configure(&o.ServerConfig)
+	// In these fields 0 means the default. In those above, 0 means no limit, so that their defaults were set first.
 	orElse(&o.MaxHeaderBytes, 256<<10)
 	orElse(&o.MaxStreams, 100)
 	orElse(&o.StreamWindow, 1<<16-1)
@@ -344,6 +355,7 @@ func newServerOptions(svc Service, opts []ServerOption) serverOptions {
 	return o
 }
 
+// orElse sets *v to otherwise if it is 0 or less, which means that the option was not set.
 func orElse[T int | time.Duration](v *T, otherwise T) {
 	if *v <= 0 {
 		*v = otherwise

@@ -32,12 +32,15 @@ func StickySession(cookie string) Layer {
 	if (&http.Cookie{Name: cookie}).Valid() != nil { //nolint:gosec // not sent
 		panic("httplayer: StickySession: cookie name is " + strconv.Quote(cookie) + ", must be a token")
 	}
+	// The cookie has the session's key for layer.WithAffinity, in hexadecimal digits. A client without one gets it with
+	// the response.
 	call := func(ctx context.Context, req *http.Request, next Service) (*http.Response, error) {
 		if c, err := req.Cookie(cookie); err == nil {
 			if key, err := strconv.ParseUint(c.Value, 16, 64); err == nil {
 				return next.Call(layer.WithAffinity(ctx, key), req)
 			}
 		}
+		// The client has no session yet, or sent a cookie that is not one of these.
 		key := rand.Uint64()
 		rsp, err := next.Call(layer.WithAffinity(ctx, key), req)
 		if err == nil && rsp != nil {

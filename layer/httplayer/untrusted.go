@@ -64,6 +64,7 @@ func ForwardClientCertificate(which CertificateFields, trusted ...netip.Prefix) 
 	peers := trustedPeers(slices.Clone(trusted))
 	state := layer.State{{Key: "chain", Value: which == CertificateWithChain}, {Key: "trusted", Value: []netip.Prefix(peers)}}
 	return edits("forward_client_certificate", state, func(req *http.Request) *http.Request {
+		// A trusted peer is a proxy, whose fields describe the real client.
 		if peers.contains(HTTP{}.Source(req).Addr().WithZone("")) {
 			return req
 		}
@@ -72,6 +73,7 @@ func ForwardClientCertificate(which CertificateFields, trusted ...netip.Prefix) 
 		if tls == nil || len(tls.VerifiedChains) == 0 {
 			return out
 		}
+		// strip found nothing to remove and returned req itself, which belongs to the caller.
 		if out == req {
 			out = fork(req)
 		}

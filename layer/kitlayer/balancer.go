@@ -20,11 +20,13 @@ func Balancer[Req, Rsp any](svc layer.Service[Req, Rsp]) lb.Balancer {
 	return balancer[Req, Rsp]{svc, Endpoint(svc)}
 }
 
+// balancer is the lb.Balancer of [Balancer]. all is the endpoint that sends each request through svc.
 type balancer[Req, Rsp any] struct {
 	svc layer.Service[Req, Rsp]
 	all endpoint.Endpoint
 }
 
+// Endpoint returns the endpoint for all requests, or an error that wraps lb.ErrNoEndpoints while svc is not ready.
 func (b balancer[Req, Rsp]) Endpoint() (endpoint.Endpoint, error) {
 	if err := layer.Poll(b.svc); errors.Is(err, layer.ErrNotReady) || errors.Is(err, layer.ErrClosed) {
 		return nil, fmt.Errorf("%w: %w", lb.ErrNoEndpoints, err)

@@ -27,6 +27,7 @@ import (
 func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	var coder interface{ StatusCode() int }
 	var typeErr *TypeError
+	// A status of the service says more than the type of the error, and so comes first.
 	switch {
 	case o.Err == nil:
 		return layer.Success
@@ -37,9 +38,11 @@ func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	case errors.Is(o.Err, ratelimit.ErrLimited):
 		return layer.Throttled
 	}
+	// The status of gRPC is read by reflection, without importing gRPC.
 	if code, ok := grpcCode(o.Err); ok {
 		return layer.ClassifyGRPC(code)
 	}
+	// An error without any sign is probably one of the connection.
 	return layer.Retryable
 }
 
@@ -50,6 +53,7 @@ func grpcCode(err error) (code uint32, ok bool) {
 		if code, ok := ownCode(err); ok {
 			return code, true
 		}
+		// A joined error: each of its errors may carry the status.
 		if many, ok := err.(interface{ Unwrap() []error }); ok {
 			for _, err := range many.Unwrap() {
 				if code, ok := grpcCode(err); ok {
@@ -65,6 +69,7 @@ func grpcCode(err error) (code uint32, ok bool) {
 
 // ownCode returns the code of err.GRPCStatus().Code().
 func ownCode(err error) (code uint32, ok bool) {
+	// GRPCStatus must take no argument and return one value, whose method Code returns a uint32, as codes.Code is one.
 	get := reflect.ValueOf(err).MethodByName("GRPCStatus")
 	if !get.IsValid() || get.Type().NumIn() != 0 || get.Type().NumOut() != 1 {
 		return 0, false
@@ -94,12 +99,15 @@ func asRejection(err error) error {
 
 // isText reports whether err is a plain error with the given text, as of errors.New.
 func isText(err error, text string) bool {
+	// An error of another type may have this text by chance.
 	return reflect.TypeOf(err) == reflect.TypeOf(errPlain) && err.Error() == text
 }
 
+// errPlain has the type that errors.New returns, for a comparison.
 var errPlain = errors.New("")
 
 // classOfStatus returns the class of an error with the given HTTP status.
+// As for HTTP: 5xx means a failure of the server, of which 502 to 504 come from something in front of it.
 func classOfStatus(status int) layer.Class {
 	switch {
 	case status == 429:

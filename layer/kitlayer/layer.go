@@ -32,6 +32,7 @@ func Layer[Req, Rsp any](mw endpoint.Middleware) layer.Layer[Req, Rsp] {
 		if mw == nil {
 			return next
 		}
+		// The middleware is applied once, and sees the layers below as its endpoint.
 		around := mw(Endpoint(next))
 		if around == nil {
 			panic("kitlayer: the middleware returned a nil endpoint")
@@ -40,6 +41,7 @@ func Layer[Req, Rsp any](mw endpoint.Middleware) layer.Layer[Req, Rsp] {
 	}
 }
 
+// wrapped is the service of [Layer]: around is the middleware's endpoint, which calls the embedded service.
 type wrapped[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	around endpoint.Endpoint
@@ -54,8 +56,10 @@ func (w *wrapped[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return call[Req, Rsp](ctx, w.around, req)
 }
 
+// Next returns the service that the middleware calls.
 func (w *wrapped[Req, Rsp]) Next() layer.Service[Req, Rsp] { return w.Service }
 
+// Describe returns a node without state.
 func (w *wrapped[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "middleware"} }
 
 // Middleware returns a middleware that applies l, which may be a whole stack (see

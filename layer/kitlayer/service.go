@@ -24,6 +24,7 @@ func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
 	}
 	return service[Req, Rsp]{func(ctx context.Context, req Req) (Rsp, error) {
 		rsp, err := call[Req, Rsp](ctx, e, req)
+		// go-kit's middlewares reject by plain errors, which are converted to a rejection.
 		if err != nil {
 			err = asRejection(err)
 		}
@@ -34,11 +35,13 @@ func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
 // service is a [layer.Func] that implements [layer.Classified] with [Classify].
 type service[Req, Rsp any] struct{ layer.Func[Req, Rsp] }
 
+// Classifier implements [layer.Classified].
 func (service[Req, Rsp]) Classifier() layer.Classifier[Rsp] { return Classify[Rsp] }
 
 // call calls e and converts its response to Rsp. A response of another type is an error.
 func call[Req, Rsp any](ctx context.Context, e endpoint.Endpoint, req Req) (Rsp, error) {
 	answer, err := e(ctx, req)
+	// A response is passed on together with an error, if it has the right type.
 	rsp, wrong := as[Rsp]("response", answer)
 	if err != nil {
 		return rsp, err
@@ -56,6 +59,7 @@ func Endpoint[Req, Rsp any](svc layer.Service[Req, Rsp]) endpoint.Endpoint {
 		panic("kitlayer: nil service")
 	}
 	return func(ctx context.Context, request any) (any, error) {
+		// go-kit passes any type. A wrong one is a mistake in the program, and reported.
 		req, err := as[Req]("request", request)
 		if err != nil {
 			return nil, err

@@ -14,6 +14,7 @@ import (
 //
 //	goroutine 10 [chan receive (durable), synctest bubble 1]:
 func goroutines() map[string]string {
+	// The first stack is this goroutine's own. Its header names the bubble, or none.
 	current, rest, _ := strings.Cut(string(stacks()), "\n\n")
 	current, _, _ = strings.Cut(current, "\n")
 	_, bubble, ok := strings.Cut(current, ", synctest bubble ")
@@ -22,6 +23,7 @@ func goroutines() map[string]string {
 	}
 	bubble = bubble[:strings.IndexAny(bubble, "],")]
 	stacksByID := make(map[string]string)
+	// Goroutines of other bubbles, as of parallel tests, and of the runtime are left out.
 	for stack := range strings.SplitSeq(rest, "\n\n") {
 		header, _, _ := strings.Cut(stack, "\n")
 		if strings.Contains(header, "synctest bubble "+bubble+"]") || strings.Contains(header, "synctest bubble "+bubble+",") {

@@ -38,6 +38,8 @@ func storm[Req, Rsp any](e env[Req, Rsp]) {
 		ctx, cancel := context.WithCancelCause(r.ctx)
 		defer cancel(nil) //nolint:gocritic // after the storm
 		calls = append(calls, r.start(ctx, plan{delay: time.Microsecond}))
+		// A quarter of the calls run undisturbed, one is canceled at once, one when Ready returns, and one runs
+		// beside a Poll.
 		switch i % 4 {
 		case 1:
 			go cancel(errCancel)
@@ -50,6 +52,7 @@ func storm[Req, Rsp any](e env[Req, Rsp]) {
 			waiters = append(waiters, startWaiter(func() error { return layer.Poll(r.svc) }))
 		}
 	}
+	// Time is virtual in the bubble, so a sleep costs none.
 	time.Sleep(time.Second)
 	synctest.Wait()
 	for _, w := range waiters {
@@ -107,6 +110,7 @@ func capacityKept[Req, Rsp any](e env[Req, Rsp]) {
 		unlimitedCalls(e)
 		n = min(max(2*(r.Limit+r.Queue), 100), e.callers)
 	}
+	// A constant seed, so that a failure can be repeated.
 	rng := rand.New(rand.NewPCG(9, 9))
 	for round := range rounds {
 		r.randomCalls(n, rng, round%2 == 0)

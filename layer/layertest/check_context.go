@@ -45,6 +45,7 @@ func checkAccumulation[Req, Rsp any](e env[Req, Rsp]) {
 	}
 	time.Sleep(time.Second)
 	synctest.Wait()
+	// A layer that leaks does so for each call. A few goroutines may belong to the layer as a whole.
 	if leaked := startedSince(baseline); len(leaked) >= n/2 {
 		failf("%d calls and waits have ended, and %d goroutines run until ctx ends, one of them is\n%s",
 			n, len(leaked), leaked[0])
@@ -129,12 +130,14 @@ func deadlineKept[Req, Rsp any](e env[Req, Rsp]) {
 	if r.MaxWait > 0 {
 		wait = r.MaxWait / 2
 	}
+	// A call that waits in the queue gets the same deadline when it is served.
 	r.inner.Deny()
 	p := r.call(ctx, plan{})
 	time.Sleep(wait)
 	r.inner.Allow(1)
 	synctest.Wait()
 	mustf(p.checkDeadline(deadline), "after %v in the queue", wait)
+	// A call whose deadline passes in the queue is rejected.
 	ctx, cancel = context.WithTimeout(e.ctx, wait)
 	defer cancel()
 	p = r.call(ctx, plan{})

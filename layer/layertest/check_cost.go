@@ -24,6 +24,7 @@ func transparencyKept[Req, Rsp any](e env[Req, Rsp]) {
 // response body without changes.
 func (r *rig[Req, Rsp]) checkUnchanged() {
 	p := r.probe(plan{keepsBody: true})
+	// The value tells the inner service to which probe this call belongs.
 	ctx, cancel := context.WithDeadline(context.WithValue(r.ctx, probeKey{}, p), time.Now().Add(time.Hour))
 	defer cancel()
 	var rsp Rsp
@@ -60,12 +61,14 @@ func equalValues[T any](a, b T) (equal bool) {
 func checkAllocs[Req, Rsp any](e env[Req, Rsp]) {
 	req := e.Request(0)
 	rsp := e.Response(0)
+	// A body would be replaced by the layer's, which allocates.
 	if !e.Transparent {
 		e.responses.setBody(rsp, nil)
 	}
 	inner := layer.Func[Req, Rsp](func(context.Context, Req) (Rsp, error) { return rsp, nil })
 	svc := e.New(e.ctx, inner)
 	var layered, bare uint64
+	// On another goroutine, so that a call that blocks is noticed.
 	w := startWaiter(func() error {
 		layered, bare = mallocs(e.ctx, svc, req), mallocs(e.ctx, inner, req)
 		return nil

@@ -19,8 +19,10 @@ func closedFinal[Req, Rsp any](e env[Req, Rsp]) {
 	if r.fills {
 		ready = r.ready(r.ctx, 10)
 	}
+	// Closing twice must do no harm.
 	r.close()
 	r.close()
+	// A call in the queue must be rejected, even if there is capacity now.
 	if r.isLayer() {
 		r.inner.Allow(1)
 	}
@@ -91,9 +93,10 @@ type bodyEnd struct {
 	reads   amount
 	cancels bool // the check cancels the caller's ctx
 	rereads bool // the body is read again after the cancellation
-	closes  bool
+	closes  bool // the check closes the body
 }
 
+// amount tells how much of a response body is read before its end.
 type amount int
 
 const (
@@ -136,7 +139,7 @@ func endsWithoutBody[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	ended := r.endedNow()
 	for range 3 {
-		must(r.call(r.ctx, plan{noBody: true}).checkSuccess(false))
+		must(r.call(r.ctx, plan{noBody: true}).checkSuccess(false)) // not the body's content
 	}
 	if n := r.endedNow() - ended; r.Ended != nil && n != 3 {
 		failf("3 responses without a body are counted as %d", n)
@@ -144,6 +147,7 @@ func endsWithoutBody[Req, Rsp any](e env[Req, Rsp]) {
 	mustf(r.checkCapacity(), "after responses without a body")
 }
 
+// endedNow returns how many responses the layer has counted as ended, by the function Ended of its spec.
 func (r *rig[Req, Rsp]) endedNow() int {
 	if r.Ended == nil {
 		return 0
@@ -158,6 +162,7 @@ func endsBy[Req, Rsp any](e env[Req, Rsp], end bodyEnd) {
 	ended := r.endedNow()
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	defer cancel(nil)
+	// Take all capacity, so that a slot that is freed too early is noticed.
 	open := make([]*probe[Req, Rsp], max(r.Limit, 1))
 	for i := range open {
 		p := r.callToEnd(ctx, plan{keepsBody: true, bodyErr: end.bodyErr})
@@ -169,7 +174,7 @@ func endsBy[Req, Rsp any](e env[Req, Rsp], end bodyEnd) {
 			must(r.checkCapacity())
 			return
 		}
-		must(p.checkSuccess(false))
+		must(p.checkSuccess(false)) // not the body's content
 		open[i] = p
 	}
 	r.checkOpen(open, ended)
@@ -202,6 +207,7 @@ func (r *rig[Req, Rsp]) checkOpen(open []*probe[Req, Rsp], ended int) {
 	if r.AtReturn || r.Limit == 0 {
 		return
 	}
+	// With all slots taken, one more call must not be served.
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	p := r.call(ctx, plan{})
 	cancel(errCancel)
@@ -255,6 +261,7 @@ func (p *probe[Req, Rsp]) checkInnerEnd(end bodyEnd) error {
 		return errors.New("the inner body was not closed")
 	case end.cancels && ctx.Err() == nil:
 		return errors.New("the inner ctx does not end")
+	// When all of the body has been read, the layer may end the context itself, with another cause.
 	case end.cancels && end.reads < all && !errors.Is(context.Cause(ctx), errCancel):
 		return fmt.Errorf("the cause of the inner ctx is %v, want that of the caller's", context.Cause(ctx))
 	case !errors.Is(p.readErr, end.bodyErr):

@@ -25,6 +25,7 @@ func errorsPass[Req, Rsp any](e env[Req, Rsp]) {
 	if found, ok := errors.AsType[*plannedError](p.err); !ok || found != planned {
 		failf("the inner error does not pass errors.As: %w", p.err)
 	}
+	// A queue would wait instead of rejecting.
 	if r.Queue == 0 {
 		r.inner.Deny()
 		mustf(r.checkRejected(r.call(r.ctx, plan{}), nil), "rejected by the inner service")
@@ -60,6 +61,7 @@ func (r *rig[Req, Rsp]) checkFailure(p *probe[Req, Rsp], cause error) error {
 // checkPanic makes the inner service panic once and call runtime.Goexit once. Both must
 // reach the caller.
 func (r *rig[Req, Rsp]) checkPanic() {
+	// A layer that recovers and panics anew must use the same value.
 	value := &plannedError{}
 	switch p := r.call(r.ctx, plan{panics: value}); {
 	case !p.returned():

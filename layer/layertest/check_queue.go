@@ -23,6 +23,7 @@ func fifo[Req, Rsp any](e env[Req, Rsp]) {
 	if misordered > served/8 {
 		failf("of %d waiting calls, %d were served out of order", served, misordered)
 	}
+	// newCalls needs room for three calls.
 	if r.Queue < 3 {
 		return
 	}
@@ -42,6 +43,7 @@ func (r *rig[Req, Rsp]) serveQueued() (misordered int) {
 		if n := len(r.inner.Requests()) - count; n != i+1 {
 			failf("after %d admissions, %d of the waiting calls were served", i+1, n)
 		}
+		// The capacity was used, as checked above, so if this call has none, a later one overtook it.
 		if p.served() == 0 {
 			misordered++
 		}
@@ -63,6 +65,7 @@ func (r *rig[Req, Rsp]) newCalls() {
 		if added.served() > 0 {
 			overtaken++
 		}
+		// The first admission served one of the three calls, so two are left.
 		for range 2 {
 			count := len(r.inner.Requests())
 			r.allowOne(func() bool { return len(r.inner.Requests()) > count })
@@ -142,6 +145,7 @@ func cancelReady[Req, Rsp any](e env[Req, Rsp], round int) {
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	first := r.ready(ctx, 1)[0]
 	waiters := r.ready(e.ctx, 5)
+	// If first is woken for the free capacity and then canceled, another must be woken in its place.
 	race(round, func() { cancel(errCancel) }, free)
 	if err := first.result(); err != nil && !errors.Is(err, errCancel) {
 		failf("Ready, canceled when capacity came: %w", err)
@@ -212,6 +216,7 @@ func race(round int, a, b func()) {
 		a, b = b, a
 	}
 	go a()
+	// The first function gets a head start, whose length varies with the round.
 	for range round % 5 {
 		runtime.Gosched()
 	}
@@ -247,6 +252,7 @@ func wakeUpsBounded[Req, Rsp any](e env[Req, Rsp]) {
 	for i := 1; ; i++ {
 		n := min(e.Queue, maxWaiters)
 		switch runs := e.rig().serveWaiters(n); {
+		// So few calls cannot show that the cost of one grows with their number.
 		case runs <= maxRuns*uint64(n), n <= maxRuns:
 			return
 		case i == tries:
@@ -258,6 +264,7 @@ func wakeUpsBounded[Req, Rsp any](e env[Req, Rsp]) {
 // serveWaiters lets n waiting calls be served one by one. It returns the number of times
 // that goroutines began to run during this time.
 func (r *rig[Req, Rsp]) serveWaiters(n int) (runs uint64) {
+	// All calls arrive while there is no capacity, so all of them wait.
 	r.inner.Deny()
 	queued := make([]*probe[Req, Rsp], n)
 	for i := range queued {

@@ -50,6 +50,7 @@ func readyReserves[Req, Rsp any](e env[Req, Rsp]) {
 	if calls := r.inner.Calls(); calls > 0 {
 		failf("Ready made %d calls", calls)
 	}
+	// All capacity must still be there after so many calls of Ready.
 	for i := range n {
 		if p := r.call(r.ctx, plan{hold: true}); p.served() == 0 {
 			failf("after 1000 times Ready, only %d of %d calls are admitted", i, n)
@@ -63,6 +64,7 @@ func readyReserves[Req, Rsp any](e env[Req, Rsp]) {
 func readyWakes[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	r.checkWakes(r.saturate())
+	// What follows needs callers that find the limit used up, and no queue that admits them all the same.
 	if r.Limit == 0 || r.Queue > 0 {
 		return
 	}
@@ -71,15 +73,16 @@ func readyWakes[Req, Rsp any](e env[Req, Rsp]) {
 		plan   plan
 		cancel bool
 	}{
-		{"fails", plan{err: errPlanned}, false},
-		{"panics", plan{panics: errPlanned}, false},
-		{"ends its goroutine", plan{exit: true}, false},
-		{"gets a response without a body", plan{noBody: true}, false},
-		{"gets a body that fails", plan{bodyErr: errPlanned}, false},
-		{"is canceled", plan{}, true},
+		{name: "fails", plan: plan{err: errPlanned}},
+		{name: "panics", plan: plan{panics: errPlanned}},
+		{name: "ends its goroutine", plan: plan{exit: true}},
+		{name: "gets a response without a body", plan: plan{noBody: true}},
+		{name: "gets a body that fails", plan: plan{bodyErr: errPlanned}},
+		{name: "is canceled", cancel: true},
 	} {
 		mustf(violationOf(func() { wakesAfter(e, end.plan, end.cancel) }), "a call in flight %s", end.name)
 	}
+	// Last, the capacity is missing in the inner service and not in the layer.
 	r = e.rig()
 	r.deny()
 	mustf(violationOf(func() { r.checkWakes(func() { r.inner.Allow(1) }) }), "waiting for the inner service")
@@ -95,6 +98,7 @@ func wakesAfter[Req, Rsp any](e env[Req, Rsp], pl plan, canceled bool) {
 	pl.hold = true
 	busy, err := r.fill(ctx, pl)
 	must(err)
+	// Ending any one of the calls must be enough.
 	free := busy[0].release
 	if canceled {
 		free = func() { cancel(errCancel) }

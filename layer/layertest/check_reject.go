@@ -24,6 +24,7 @@ func (r *rig[Req, Rsp]) checkRejected(p *probe[Req, Rsp], cause error) error {
 		return fmt.Errorf("the error does not match ErrNotReady: %w", p.err)
 	case cause != nil && !errors.Is(p.err, cause):
 		return fmt.Errorf("the error does not match %q: %w", cause, p.err)
+	// ErrClosed tells the caller never to come back, so only a closed service may return it.
 	case !errors.Is(cause, layer.ErrClosed) && errors.Is(p.err, layer.ErrClosed):
 		return fmt.Errorf("the service is not closed, and the call returns ErrClosed: %w", p.err)
 	case p.served() > 0:
@@ -118,6 +119,7 @@ func maxWaitExact[Req, Rsp any](e env[Req, Rsp]) {
 	for i := range queued {
 		queued[i] = r.call(r.ctx, plan{})
 	}
+	// One nanosecond before the limit, all of them must still wait.
 	time.Sleep(r.MaxWait - 1)
 	synctest.Wait()
 	for _, p := range queued {

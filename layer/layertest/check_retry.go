@@ -54,7 +54,7 @@ func allRejected[Req, Rsp any](e env[Req, Rsp]) {
 	must(r.checkAttempts(r.inner.Calls() - calls))
 }
 
-// allFail checks the error if all attempts fail.
+// allFail checks the error that the call returns if the inner service fails in each attempt.
 func allFail[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	must(r.checkFailure(r.call(r.ctx, plan{err: errRetryable}), errRetryable))
@@ -78,6 +78,7 @@ func canceledInAttempt[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	defer cancel(nil)
+	// The context ends after the inner service has got the request and before it returns its error.
 	p := r.call(ctx, plan{err: errRetryable, beforeEnd: func() { cancel(errCancel) }})
 	switch {
 	case !r.awaitRetries(p):
@@ -94,6 +95,7 @@ func canceledInPause[Req, Rsp any](e env[Req, Rsp]) {
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	defer cancel(nil)
 	p := r.call(ctx, plan{err: errRetryable})
+	// The layer does not retry, or it retries without a pause.
 	if p.returned() {
 		return
 	}
@@ -116,6 +118,7 @@ func retryableResponses[Req, Rsp any](e env[Req, Rsp]) {
 	if e.Retryable == nil {
 		return
 	}
+	// good is the first attempt whose response is not retryable.
 	for _, good := range []int{e.MaxAttempts + 1, 2} {
 		r := e.rig()
 		p := r.call(r.ctx, plan{keepsBody: true, planOf: func(n int) plan { return plan{retryable: n < good} }})
@@ -128,7 +131,7 @@ func retryableResponses[Req, Rsp any](e env[Req, Rsp]) {
 // closed.
 func (r *rig[Req, Rsp]) checkOneResponse(p *probe[Req, Rsp]) {
 	r.awaitRetries(p)
-	must(p.checkSuccess(false))
+	must(p.checkSuccess(false)) // not the body's content
 	must(r.checkAttempts(p.served()))
 	open := 0
 	for i, a := range p.attempts() {
@@ -153,6 +156,7 @@ func (r *rig[Req, Rsp]) checkOneResponse(p *probe[Req, Rsp]) {
 // first attempt respond.
 func firstHangs[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
+	// Only the first attempt hangs, after it has read its request.
 	p := r.call(r.ctx, plan{keepsBody: true, planOf: func(n int) plan { return plan{hold: n == 1, readFirst: true} }})
 	if !r.awaitRetries(p) {
 		if p.served() > 1 {
@@ -169,7 +173,9 @@ func firstHangs[Req, Rsp any](e env[Req, Rsp]) {
 func allRespond[Req, Rsp any](e env[Req, Rsp]) {
 	for range 20 {
 		r := e.rig()
+		// With readFirst, each attempt has read its request before it is held, so that the layer may send the next one.
 		p := r.call(r.ctx, plan{keepsBody: true, hold: true, readFirst: true})
+		// Half of retryTime leaves a layer time to send further attempts, and is before it must have returned.
 		time.Sleep(r.retryTime() / 2)
 		p.release()
 		synctest.Wait()
@@ -177,7 +183,7 @@ func allRespond[Req, Rsp any](e env[Req, Rsp]) {
 			failf("the call does not return")
 		}
 		if p.err != nil {
-			continue // the layer may limit the time of an attempt
+			continue // the layer may limit the time of an attempt; then the caller has no response to check
 		}
 		r.checkOneResponse(p)
 	}

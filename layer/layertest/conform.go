@@ -58,6 +58,7 @@ func checks[Req, Rsp any]() []check[Req, Rsp] {
 
 // skips returns the reason why the check does not apply to s, or "" if it applies.
 func (c check[Req, Rsp]) skips(s *subject[Req, Rsp]) string {
+	// The numbers are those in the list of checks above.
 	isCheck := func(numbers ...int) bool { return slices.Contains(numbers, c.number) }
 	switch {
 	case isCheck(11, 15, 16, 17) && !s.isLayer():
@@ -120,6 +121,7 @@ func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
 // violation is the value, with the reason, of the panic that ends a check.
 type violation struct{ err error }
 
+// failf ends the check with a violation. The function violationOf returns it.
 func failf(format string, args ...any) { panic(violation{fmt.Errorf(format, args...)}) }
 
 // must ends the check with the violation err, unless err is nil.
@@ -129,7 +131,8 @@ func must(err error) {
 	}
 }
 
-// mustf is like must. The formatted text comes before the text of err.
+// mustf ends the check with the violation err, unless err is nil, like must. The formatted text, which says what was
+// checked, comes before the text of err.
 func mustf(err error, format string, args ...any) {
 	if err != nil {
 		failf(format+": %w", append(args, err)...)

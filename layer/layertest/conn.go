@@ -19,6 +19,7 @@ type conn struct {
 	local, remote net.Addr
 }
 
+// newConns returns both ends of a new connection: near has the address local, and far the address remote.
 func newConns(network string, local, remote net.Addr) (near, far *conn) {
 	forward := newStream()
 	reverse := newStream()
@@ -91,6 +92,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
+// fail returns err as package net would return it for the operation op.
 func (c *conn) fail(op string, err error) error {
 	return &net.OpError{Op: op, Net: c.network, Source: c.local, Addr: c.remote, Err: err}
 }
@@ -107,7 +109,7 @@ type stream struct {
 	changed *sync.Cond
 	data    bytes.Buffer
 	busy    bool // a write is in progress; others wait, so that its bytes stay together
-	broken  bool
+	broken  bool // the connection was reset
 
 	reader, writer end
 }
@@ -144,6 +146,7 @@ func (s *stream) read(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
+		// What this side has done itself comes first. The end of the stream comes after all bytes.
 		switch {
 		case s.reader.stopped != nil:
 			return 0, s.reader.stopped
@@ -182,9 +185,11 @@ func (s *stream) write(p []byte) (n int, err error) {
 		if err := s.unwritable(); err != nil {
 			return n, err
 		}
+		// k is the room in the window, which may be 0.
 		k := min(len(p)-n, window-s.data.Len())
 		s.data.Write(p[n : n+k])
 		n += k
+		// This wakes the reader, and after a wait below, the reader's progress wakes this loop.
 		s.changed.Broadcast()
 		if n == len(p) {
 			return n, nil

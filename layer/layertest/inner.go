@@ -60,6 +60,7 @@ func (in *innerService[Req, Rsp]) serve(ctx context.Context, req Req) (rsp Rsp, 
 	if pl.retryable && in.subject.Retryable != nil {
 		in.subject.Retryable(rsp)
 	}
+	// The layer may drop the response, so the end of ctx also counts as the end of the body.
 	var body *responseBody
 	if in.subject.bodies && !pl.noBody {
 		body = &responseBody{ctx: ctx, data: responseData(p.id), err: pl.bodyErr, onEnd: end}

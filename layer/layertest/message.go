@@ -33,6 +33,7 @@ func newResponse(i int) *Response {
 	return &Response{ID: i, Header: map[string]string{"kind": "response"}}
 }
 
+// isStructPointer reports whether T is a pointer to a struct, whose fields the checks can compare.
 func isStructPointer[T any]() bool {
 	t := reflect.TypeFor[T]()
 	return t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct
@@ -67,7 +68,7 @@ func messagesOf[T any](factory func(i int) T) messages[T] {
 
 func (m messages[T]) hasBody() bool { return m.body >= 0 }
 
-// bodyOf returns message's body, or nil if there is none.
+// bodyOf returns message's body. It returns nil if there is none, and if message is nil.
 func (m messages[T]) bodyOf(message T) io.ReadCloser {
 	if !m.hasBody() {
 		return nil
@@ -93,10 +94,10 @@ func (m messages[T]) setBody(message T, body io.ReadCloser) {
 	field.Set(reflect.ValueOf(body))
 }
 
-// mismatch compares the message got with the i-th message. It returns the name of the first part that
+// mismatch compares the message actual with the i-th message. It returns the name of the first part that
 // differs, or "". It compares only the parts in which factory(i) and factory(i+1) differ, because
 // these parts identify a message. A layer may change the other parts. But a map or slice that is
-// nil only in got always counts as different.
+// nil only in actual always counts as different.
 func (m messages[T]) mismatch(actual T, i int) string {
 	if reflect.TypeFor[T]().Kind() == reflect.Interface {
 		return "" // the layer may have wrapped it
@@ -105,6 +106,7 @@ func (m messages[T]) mismatch(actual T, i int) string {
 	if m.equal(actual, want) {
 		return ""
 	}
+	// v holds one part's values, in these four messages.
 	return m.firstPart([]T{actual, want, m.factory(i), m.factory(i + 1)}, func(v []reflect.Value) bool {
 		isNil := func(v reflect.Value) bool {
 			return (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.IsNil()
@@ -113,7 +115,7 @@ func (m messages[T]) mismatch(actual T, i int) string {
 	})
 }
 
-// changed compares the message got with factory(i). It returns the name of the first part that
+// changed compares the message actual with factory(i). It returns the name of the first part that
 // differs, or "". It ignores parts that differ between two messages factory(i), such as functions
 // and times.
 func (m messages[T]) changed(actual T, i int) string {
@@ -121,12 +123,14 @@ func (m messages[T]) changed(actual T, i int) string {
 	if m.equal(actual, want) {
 		return ""
 	}
+	// v holds one part's values, in these three messages.
 	return m.firstPart([]T{actual, want, m.factory(i)}, func(v []reflect.Value) bool {
 		return !equal(v[0], v[1]) && equal(v[1], v[2])
 	})
 }
 
-// equal reports whether all parts of got and want are equal.
+// equal reports whether all parts of actual and want, the exported fields apart from the body, are
+// equal.
 func (m messages[T]) equal(actual, want T) bool {
 	return m.firstPart([]T{actual, want}, func(v []reflect.Value) bool { return !equal(v[0], v[1]) }) == ""
 }
@@ -138,6 +142,7 @@ func (m messages[T]) firstPart(messages []T, differs func([]reflect.Value) bool)
 	t := reflect.TypeFor[T]()
 	values := make([]reflect.Value, len(messages))
 	for i := range messages {
+		// Each value keeps its type T, even if T is an interface, because it comes from a pointer.
 		values[i] = reflect.ValueOf(&messages[i]).Elem()
 	}
 	if !isStructPointer[T]() {

@@ -43,6 +43,7 @@ func (m *Mock[Req, Rsp]) Allow(n int) {
 		return
 	}
 	m.mu.Lock()
+	// The comparison cannot overflow, as the sum could.
 	if m.allowed > Unlimited-n {
 		m.allowed = Unlimited
 	} else {
@@ -82,10 +83,11 @@ func (m *Mock[Req, Rsp]) Ready(ctx context.Context) error {
 	m.mu.Lock()
 	m.readies++
 	m.mu.Unlock()
-	closed := false
+	closed := false // what the function saw last
 	err := m.changed.Wait(ctx, func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		// The mock may change once mu is free, so the result depends on what was seen here.
 		closed = m.closed
 		return closed || m.allowed > 0
 	})
@@ -107,6 +109,7 @@ func (m *Mock[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if serve != nil {
 		return serve(ctx, req)
 	}
+	// Without a function to serve, the mock hangs until the caller gives up.
 	<-ctx.Done()
 	return zero, context.Cause(ctx)
 }
@@ -133,7 +136,7 @@ func (m *Mock[Req, Rsp]) admit(ctx context.Context, req Req) (func(context.Conte
 	return m.serve, nil
 }
 
-// leave counts an admitted call as returned.
+// leave counts an admitted call as returned, for InFlight.
 func (m *Mock[Req, Rsp]) leave() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

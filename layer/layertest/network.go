@@ -83,6 +83,7 @@ func (n *Network) reach(ap netip.AddrPort) (*listener, netip.AddrPort) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	self := loopback(ap.Addr())
+	// A listener on the address itself comes before those on every address.
 	for _, host := range []netip.Addr{ap.Addr(), netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		if l := n.listeners[netip.AddrPortFrom(host, ap.Port())]; l != nil {
 			return l, n.free(self)
@@ -94,6 +95,7 @@ func (n *Network) reach(ap netip.AddrPort) (*listener, netip.AddrPort) {
 // free returns an unused address of host. The caller must hold mu.
 func (n *Network) free(host netip.Addr) netip.AddrPort {
 	for {
+		// After 65535 the sum wraps around to 0, and the search begins again at firstPort.
 		n.lastPort = max(n.lastPort+1, firstPort)
 		ap := netip.AddrPortFrom(host, n.lastPort)
 		if _, taken := n.listeners[ap]; !taken {
@@ -102,6 +104,7 @@ func (n *Network) free(host netip.Addr) netip.AddrPort {
 	}
 }
 
+// remove frees the address of a closed listener.
 func (n *Network) remove(l *listener) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -110,6 +113,7 @@ func (n *Network) remove(l *listener) {
 
 var errRefused = os.NewSyscallError("connect", syscall.ECONNREFUSED)
 
+// loopback returns the loopback address of the same IP version as like.
 func loopback(like netip.Addr) netip.Addr {
 	if like.Is6() {
 		return netip.IPv6Loopback()
@@ -196,6 +200,7 @@ func (l *listener) offer(ctx context.Context, c *conn) error {
 
 // Accept waits for a connection. A closed listener accepts none, even if one is waiting.
 func (l *listener) Accept() (net.Conn, error) {
+	// The second select chooses at random if both cases are ready, so look for closed first.
 	select {
 	case <-l.closed:
 		return nil, l.fail("accept")
@@ -231,6 +236,7 @@ func (l *listener) Close() error {
 
 func (l *listener) Addr() net.Addr { return net.TCPAddrFromAddrPort(l.address) }
 
+// fail returns the error of the operation op on a closed listener.
 func (l *listener) fail(op string) error {
 	return &net.OpError{Op: op, Net: l.network, Addr: l.Addr(), Err: net.ErrClosed}
 }

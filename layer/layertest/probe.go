@@ -65,7 +65,7 @@ type probe[Req, Rsp any] struct {
 	readErr  error  // error of the body, except io.EOF
 	read     string // bytes from the body
 	panicked any
-	exited   bool
+	exited   bool // the call ended its goroutine by runtime.Goexit
 }
 
 // start calls the subject with the plan pl on a new goroutine.
@@ -99,6 +99,7 @@ func (r *rig[Req, Rsp]) probe(pl plan) *probe[Req, Rsp] {
 // goroutine by runtime.Goexit.
 func (p *probe[Req, Rsp]) run(ctx context.Context, call func(context.Context, Req) (Rsp, error)) {
 	defer close(p.done)
+	// normal stays false if the call panics or ends the goroutine. In the latter case recover returns nil.
 	normal := false
 	defer func() {
 		p.panicked = recover()

@@ -43,6 +43,7 @@ type rejectedCall[Req, Rsp any] struct {
 	probe *probe[Req, Rsp]
 }
 
+// add remembers the rejected call p, made with r, for checkAgain.
 func (c *rejected[Req, Rsp]) add(r *rig[Req, Rsp], p *probe[Req, Rsp]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,6 +155,7 @@ func (r *rig[Req, Rsp]) deny() {
 // fill starts Limit+Queue calls. The inner service holds the first Limit of them, and the
 // others wait in the queue. The calls follow the plan pl when they are released.
 func (r *rig[Req, Rsp]) fill(ctx context.Context, pl plan) ([]*probe[Req, Rsp], error) {
+	// Without a limit, calls wait in the queue only if the inner service admits none.
 	if r.Limit == 0 {
 		r.inner.Deny()
 	}
@@ -182,6 +184,7 @@ func (r *rig[Req, Rsp]) checkCapacity() error {
 	if _, err := r.fill(ctx, plan{hold: true}); err != nil {
 		return err
 	}
+	// The layer is full, so one more call must return, with a rejection.
 	if p := r.call(ctx, plan{hold: true}); !r.awaitRetries(p) {
 		return fmt.Errorf("limit %d, queue %d: one more call is admitted", r.Limit, r.Queue)
 	}
@@ -203,6 +206,7 @@ func (r *rig[Req, Rsp]) callToEnd(ctx context.Context, pl plan) *probe[Req, Rsp]
 	if r.isLayer() {
 		return p
 	}
+	// In the bubble, this minute passes at once when all goroutines are blocked.
 	select {
 	case <-p.done:
 	case <-time.After(time.Minute):

@@ -136,6 +136,7 @@ func (s ServiceOf[Req, Rsp]) conform(t *testing.T) { run(t, s.subject) }
 // subject returns what the checks need to know about the layer, with defaults for what the spec leaves
 // out.
 func (s LayerOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
+	// Only a layer that was made by New has a context, and may run goroutines until that ends.
 	background := s.Layer == nil
 	if s.New == nil && s.Layer != nil {
 		s.New = func(_ context.Context, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] { return s.Layer(next) }
@@ -171,6 +172,7 @@ func (s ServiceOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	if err := checkFactory("Request", s.Request); err != nil {
 		return nil, err
 	}
+	// A service is a layer's counterpart without an inner service: nobody supplies responses, and it sends once.
 	return &subject[Req, Rsp]{
 		LayerOf: LayerOf[Req, Rsp]{Request: s.Request, MaxAttempts: 1, callers: defaultCallers()},
 		service: &s, requests: messagesOf(s.Request), responses: messagesOf[Rsp](nil),
@@ -198,6 +200,7 @@ func (s LayerOf[Req, Rsp]) validate() error {
 	return nil
 }
 
+// checkFactory returns an error if the spec's function with the given name returns a nil message.
 func checkFactory[T any](name string, factory func(int) T) error {
 	if isStructPointer[T]() && reflect.ValueOf(factory(1)).IsNil() {
 		return fmt.Errorf("%s of the spec returns nil", name)

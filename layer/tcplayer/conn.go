@@ -104,6 +104,7 @@ func (f *bufferedConn) NetConn() net.Conn { return f.Conn }
 
 // Read returns the buffered bytes first. Without any, it takes no lock.
 func (f *bufferedConn) Read(p []byte) (int, error) {
+	// buffered is checked without the lock. Usually it is false after the first Read.
 	if f.buffered.Load() && len(p) > 0 {
 		if n := f.readBuffered(p); n > 0 {
 			return n, nil
@@ -136,6 +137,7 @@ func (f *bufferedConn) store(head []byte) {
 // WriteTo implements [io.WriterTo]. It copies the buffered bytes and then the rest of the
 // connection to w, until EOF.
 func (f *bufferedConn) WriteTo(w io.Writer) (int64, error) {
+	// first counts the buffered bytes, which the kernel cannot copy.
 	first := int64(0)
 	if f.buffered.Load() {
 		f.mu.Lock()
@@ -182,7 +184,7 @@ const peekSize = 4 << 10
 // os.ErrDeadlineExceeded, the cause of ctx, or an error from the connection.
 func peekFirst(ctx context.Context, conn net.Conn, g peekSpec) (data []byte, next net.Conn, err error) {
 	_ = conn.SetReadDeadline(time.Now().Add(g.timeout))
-	// The deadline in the past ends a blocked Read. It is removed below.
+	// A deadline in the past ends a blocked Read when ctx ends. It is removed below.
 	stop := context.AfterFunc(ctx, func() {
 		_ = panics.Contain(func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
 	})
@@ -198,12 +200,13 @@ func peekFirst(ctx context.Context, conn net.Conn, g peekSpec) (data []byte, nex
 // peekNow is peekFirst without a time limit: it waits until g.enough returns true, g.max bytes were
 // read, or a Read fails.
 func peekNow(conn net.Conn, g peekSpec) (data []byte, next net.Conn, err error) {
-	// The innermost bufferedConn keeps the bytes, so that each outer wrapper returns
-	// them, too.
+	// The innermost bufferedConn keeps the bytes, so that each outer wrapper returns them, too. Meters between the
+	// wrappers hold no bytes.
 	var target *bufferedConn
 	bare := withoutMeter(conn)
 	for f, ok := bare.(*bufferedConn); ok; f, ok = bare.(*bufferedConn) {
 		target = f
+		// Bytes that are buffered here must be returned first, so the search ends.
 		if f.buffered.Load() {
 			break
 		}
@@ -214,11 +217,13 @@ func peekNow(conn net.Conn, g peekSpec) (data []byte, next net.Conn, err error) 
 	if ok, data, err := peek(bare, g); ok {
 		return data, conn, err
 	}
+	// Without a bufferedConn, a new one keeps the bytes.
 	if next = conn; target == nil {
 		target = newBufferedConn(conn)
 		next = target
 	}
 	data, err = target.fill(g)
+	// An earlier peek may have read more than this one may see.
 	return data[:min(len(data), g.max)], next, err
 }
 
@@ -226,13 +231,16 @@ func peekNow(conn net.Conn, g peekSpec) (data []byte, next net.Conn, err error) 
 // Read returns them again. If an earlier call has read more than g.max bytes, the result contains
 // all of them.
 func (f *bufferedConn) fill(g peekSpec) (data []byte, err error) {
+	// Held during the Read: concurrent Reads wait for the peeked bytes.
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	data = f.head
 	defer func() { f.store(data) }()
 	for !g.isEnough(data) {
+		// The buffer doubles, but never exceeds what the peek may read.
 		buf := make([]byte, min(g.max, max(peekSize, 2*len(data))))
 		n := copy(buf, data)
+		// count is declared outside of the loop, because err must be the result of fill.
 		var count int
 		for n < len(buf) {
 			count, err = f.io.Read(buf[n:])

@@ -66,23 +66,29 @@ func (d *detect) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	case d.skips(ctx, conn):
 		return d.serveProtocol(ctx, conn, conn, Opaque)
 	}
+	// final is true as soon as more bytes cannot change the protocol, so that the client waits no longer than
+	// necessary.
 	enough := func(data []byte) bool {
 		_, final := protocolOf(data)
 		return final
 	}
+	// For the metric of the duration.
 	start := time.Now()
 	first, next, err := peekFirst(ctx, conn, peekSpec{max: maxDetect, timeout: d.timeLeft(ctx), enough: enough})
 	protocol, final := protocolOf(first)
+	// The order matters: what is known about the protocol counts more than the error with which the wait ended.
 	switch {
 	case final:
 	case errors.Is(err, io.EOF): // the server may still send; it receives the end, too
 		if len(first) > 0 { // otherwise it is counted as an error, as in linkerd's proxy
 			err = nil
 		}
+	// The time is over but the client is still there, so the connection is opaque.
 	case ctx.Err() == nil && isTimeout(err):
 		d.logUndecided(ctx, conn, "protocol", len(first))
 	case err != nil:
 		d.meters.record(ctx, start, protocol, err)
+		// The connection has failed or ctx has ended, so no server gets it.
 		reset(conn)
 		return ByteCount{}, &layer.Error{Layer: "detect", Reason: "no first byte", Err: err}
 	}
@@ -93,6 +99,7 @@ func (d *detect) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 // serveProtocol passes next to the server for the protocol p, or to Opaque if there is none. conn and
 // next are as for serveNext.
 func (d *detect) serveProtocol(ctx context.Context, conn, next net.Conn, p Protocol) (ByteCount, error) {
+	// Opaque also serves a protocol without a server of its own.
 	svc := d.servers.Opaque
 	switch {
 	case p == HTTP1 && d.servers.HTTP1 != nil:
@@ -124,6 +131,7 @@ func serveNext(ctx context.Context, name string, svc Server, conn, next net.Conn
 		return ByteCount{}, &layer.Error{Layer: name, Kind: layer.ErrNoRoute, Reason: "no server for this kind of connection"}
 	}
 	t, err := svc.Call(ctx, next)
+	// The server has rejected the connection, but its first bytes are no longer in it for others.
 	if errors.Is(err, layer.ErrNotReady) && consumed(conn, next) {
 		return t, consumedError(name, next, err)
 	}
@@ -133,7 +141,7 @@ func serveNext(ctx context.Context, name string, svc Server, conn, next net.Conn
 // consumed reports whether next, which wraps conn, has read bytes from conn, so that only next's
 // Read returns them. If next is conn itself, the result is false.
 func consumed(conn, next net.Conn) bool {
-	// The connection wraps further ones. Only those above conn belong to this detection.
+	// conn may be a wrapper of an earlier detection. Only the wrappers above conn belong to this one.
 	holders, _ := conn.(*bufferedConn)
 	for {
 		f, ok := next.(*bufferedConn)
@@ -182,6 +190,7 @@ func WithDetectMetrics(i DetectInstruments) DetectOption {
 		latency:  i.Latency,
 		timedOut: i.Results.With("result", "read_timeout"), failed: i.Results.With("result", "error"),
 	}
+	// Bound here, because a look-up of the label for each connection would be slow.
 	m.spoken[Opaque] = i.Results.With("result", "not_http")
 	m.spoken[HTTP1] = i.Results.With("result", "http/1")
 	m.spoken[HTTP2] = i.Results.With("result", "http/2")
@@ -201,6 +210,7 @@ type detectMeters struct {
 // occurred after ctx had ended, record does nothing.
 func (m *detectMeters) record(ctx context.Context, start time.Time, spoken Protocol, err error) {
 	switch {
+	// A detection that was canceled shows nothing about the client.
 	case m == nil, err != nil && ctx.Err() != nil:
 		return
 	case err == nil:
@@ -247,6 +257,7 @@ func WithDetectLogger(l *slog.Logger) DetectOption {
 	return func(o *detectOptions) { o.log = l }
 }
 
+// defaultDetectTimeout is how long a client may take to send what is needed to detect its protocol.
 const defaultDetectTimeout = 10 * time.Second
 
 // newDetectOptions returns the options in opts, with the default time limit if there is none.
@@ -291,8 +302,10 @@ func (o *detectOptions) logUndecided(ctx context.Context, conn net.Conn, subject
 func (o *detectOptions) noBytesError(conn net.Conn, name, reason string, err error) error {
 	e := &layer.Error{Layer: name, Reason: reason, Err: err}
 	switch {
+	// The client has closed its sending half, so it gets a normal end.
 	case errors.Is(err, io.EOF):
 		_ = conn.Close()
+		// A plain io.EOF could be taken for the normal end of a connection.
 		e.Err = io.ErrUnexpectedEOF
 		return e
 	case isTimeout(err):
@@ -320,6 +333,7 @@ func newChoice(servers ...Server) choice {
 // serves the connections that no other server takes.
 func (c choice) Ready(ctx context.Context) error {
 	for i, svc := range c.servers {
+		// Ready of a server that is ready returns at once.
 		if last := i == len(c.servers)-1; last || layer.Poll(svc) == nil {
 			return svc.Ready(ctx)
 		}

@@ -59,6 +59,7 @@ func DetectTLS(cfg *tls.Config, local func(name string) bool, servers TLSServers
 // because a client that sends no server name requests no particular identity.
 func MatchServerName(names ...string) func(name string) bool {
 	ours := make(map[string]bool, len(names))
+	// "" stays false, even if it is in names.
 	for _, name := range names {
 		ours[strings.ToLower(name)] = name != ""
 	}
@@ -87,6 +88,7 @@ type hello struct {
 
 // parse parses a client's first bytes, unless it has already parsed as many.
 func (h *hello) parse(first []byte) {
+	// Parsing again is only useful if more bytes have arrived.
 	if len(first) != h.size {
 		h.size = len(first)
 		h.name, h.failed = parseServerName(first)
@@ -97,12 +99,15 @@ func (h *hello) parse(first []byte) {
 // timeout. It returns the parsed bytes, and a connection that returns them again. It returns the
 // same errors as peekFirst.
 func peekHello(ctx context.Context, conn net.Conn, timeout time.Duration) (h hello, next net.Conn, err error) {
+	// Until the first byte has arrived, more bytes are needed.
 	h.failed = io.ErrUnexpectedEOF
+	// Any other result of parsing is final: a whole ClientHello, or bytes that are not TLS.
 	enough := func(data []byte) bool {
 		h.parse(data)
 		return !errors.Is(h.failed, io.ErrUnexpectedEOF)
 	}
 	first, next, err := peekFirst(ctx, conn, peekSpec{max: maxHello, timeout: timeout, enough: enough})
+	// The last bytes may have come with the error, so that enough has not seen them.
 	h.parse(first)
 	return h, next, err
 }
@@ -116,6 +121,7 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 		return serveNext(ctx, "tls", d.servers.Cleartext, conn, conn)
 	}
 	h, next, err := peekHello(ctx, conn, d.timeout)
+	// The order matters: an incomplete hello goes to Cleartext if there is one, and is an error otherwise.
 	switch {
 	case d.servers.Cleartext != nil && errors.Is(err, io.EOF):
 		return serveNext(ctx, "tls", d.servers.Cleartext, conn, next)
@@ -128,6 +134,7 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 	case errors.Is(h.failed, errNotTLS):
 		return serveNext(ctx, "tls", d.servers.Cleartext, conn, next)
 	}
+	// The hello has no valid server name, or its name is that of another server.
 	if h.failed != nil || !d.local(strings.ToLower(h.name)) {
 		return d.pass(ctx, conn, next, h.name)
 	}
@@ -139,6 +146,7 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 // name.
 func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) (ByteCount, error) {
 	if d.servers.Passthrough == nil {
+		// A reset tells the client that nothing was accepted, unlike a normal end.
 		reset(next)
 		reason := "no server for TLS without a server name"
 		if name != "" {
@@ -155,8 +163,10 @@ func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (ByteCount, er
 		return serveNext(ctx, "tls", nil, conn, conn)
 	}
 	secure := tls.Server(newEOFConn(conn), d.cfg)
+	// The handshake has the same time limit as the detection.
 	handshakeCtx, cancel := context.WithTimeout(ctx, d.timeout)
 	err := secure.HandshakeContext(handshakeCtx)
+	// Only the limit counts as a timeout, not the end of ctx.
 	timedOut := handshakeCtx.Err() != nil && ctx.Err() == nil
 	cancel()
 	if err != nil {
@@ -201,6 +211,7 @@ var (
 	errHelloRead = errors.New("the ClientHello was read")
 )
 
+// The bytes of TLS by which a ClientHello is recognized.
 const (
 	handshakeRecord = 22 // first byte of a TLS record of this type (RFC 8446, section 5.1)
 	clientHello     = 1  // first byte of a handshake message of this type (section 4)
@@ -218,8 +229,8 @@ func parseServerName(first []byte) (name string, err error) {
 			return "", errNotTLS
 		}
 	}
-	// There is no handshake with the client: crypto/tls reads only these bytes, and what it writes is
-	// discarded.
+	// GetConfigForClient is called when crypto/tls has parsed the ClientHello. The error that it returns ends the
+	// handshake there. Nothing reaches the client, because helloConn discards what crypto/tls writes.
 	conn := &helloConn{rest: *bytes.NewReader(first)}
 	err = tls.Server(conn, &tls.Config{
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -227,6 +238,7 @@ func parseServerName(first []byte) (name string, err error) {
 			return nil, errHelloRead
 		},
 	}).HandshakeContext(context.Background())
+	// A hello that was parsed counts, even if bytes follow it that crypto/tls has not read.
 	switch {
 	case errors.Is(err, errHelloRead):
 		return name, nil

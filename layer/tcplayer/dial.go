@@ -64,6 +64,7 @@ type Dialer struct {
 // must close. An error from Dial is returned unchanged. Other errors are a [layer.Error] with the
 // address. An exceeded Timeout matches [layer.ErrTimeout].
 func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	// The time limit ends the dial, but must not end the connection.
 	dialCtx := ctx
 	if d.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -75,6 +76,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Con
 		return nil, dialError(addr, "", err)
 	}
 	conn, err := p.dial(dialCtx, network)
+	// The time limit was exceeded, unless the caller's context has ended.
 	if err != nil && dialCtx.Err() != nil && ctx.Err() == nil {
 		err = &layer.Error{Layer: "dial", Endpoint: p.addr, Kind: layer.ErrTimeout, Waited: d.Timeout, Err: err}
 	}
@@ -105,6 +107,7 @@ func (d *Dialer) plan(addr string) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A clone, because the configuration belongs to the caller.
 	p.tls = d.TLS.Clone()
 	// ALPN offers nothing but the transport header, below.
 	p.tls.NextProtos = nil
@@ -118,6 +121,7 @@ func (d *Dialer) plan(addr string) (*plan, error) {
 		return p, nil
 	}
 	h := *d.Header
+	// An unset port of the header means the port of the address, which is that of the server behind the proxy.
 	if n, err := strconv.ParseUint(port, 10, 16); err == nil && h.Port == 0 {
 		h.Port = uint16(n)
 	}
@@ -136,6 +140,7 @@ func (p *plan) dial(ctx context.Context, network string) (net.Conn, error) {
 		return conn, nil
 	}
 	secure := tls.Client(newEOFConn(conn), p.tls)
+	// Everything up to the header must succeed, or the connection is closed.
 	done := false
 	defer func() {
 		if !done { // a callback of TLS may have panicked
@@ -159,6 +164,7 @@ func (p *plan) dial(ctx context.Context, network string) (net.Conn, error) {
 // the address. Deny checks an IP address before the dial. For a host name it checks the remote
 // address after the dial, because the address is unknown before.
 func (p *plan) connect(ctx context.Context, network string) (net.Conn, error) {
+	// A literal address can be checked before any packet is sent.
 	literal, err := netip.ParseAddrPort(p.addr)
 	named := err != nil
 	if !named {
@@ -208,6 +214,7 @@ func (p *plan) denied(addr netip.AddrPort) error {
 
 // setUp sets the socket options of a new TCP connection.
 func (p *plan) setUp(conn net.Conn) error {
+	// The options are those of an endpoint, of which only the sockets matter here.
 	var o endpointOptions
 	for _, opt := range p.Sockets {
 		if opt != nil {
@@ -227,6 +234,7 @@ func write(ctx context.Context, conn net.Conn, b []byte) error {
 		_ = panics.Contain(func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) })
 	})
 	_, err := conn.Write(b)
+	// stop returns false if ctx has ended, so that the deadline may have cut the write off.
 	if !stop() && err == nil {
 		err = fmt.Errorf("write timeout: %w", context.Cause(ctx))
 	}

@@ -38,9 +38,9 @@ import (
 type Endpoint struct {
 	addr string
 	opts endpointOptions
-	ctx  context.Context //nolint:containedctx // ctx of NewEndpoint, the parent of each attempt
-	wake notify.Broadcast
-	link link
+	ctx  context.Context  //nolint:containedctx // ctx of NewEndpoint, the parent of each attempt
+	wake notify.Broadcast // wakes callers in Ready when the link changes or ctx ends
+	link link             // whether the address can be reached, and when it is tried again
 
 	connecting, connections atomic.Int64 // number of attempts in progress, and of connections made so far
 }
@@ -67,11 +67,13 @@ func (e *Endpoint) Call(ctx context.Context, req Request) (net.Conn, error) {
 	case ctx.Err() != nil:
 		return nil, e.reject(ctxreason.Text(ctx), 0, context.Cause(ctx))
 	}
+	// While the address cannot be reached, only one request at a time may try it.
 	isProbe, wait, err := e.link.admit()
 	if err != nil {
 		return nil, e.reject("no connection", wait, err)
 	}
 	// The attempt has its own goroutine, because it goes on after the end of ctx.
+	// Not buffered, so that attempt knows whether Call has taken the connection.
 	out := make(chan attempt)
 	go e.attempt(req, isProbe, out, ctx.Done())
 	select {
@@ -79,6 +81,7 @@ func (e *Endpoint) Call(ctx context.Context, req Request) (net.Conn, error) {
 		switch {
 		case a.err == nil:
 			return a.conn, nil
+		// The attempt failed because the Endpoint was closed.
 		case e.ctx.Err() != nil:
 			return nil, e.closedError()
 		}
@@ -101,6 +104,7 @@ func (e *Endpoint) attempt(req Request, isProbe bool, out chan<- attempt, done <
 	conn, err := e.connect(req, isProbe)
 	select {
 	case out <- attempt{conn, err}:
+	// Call has ended without the connection, so it must be closed here.
 	case <-done:
 		if err == nil {
 			_ = panics.Contain(func() { _ = conn.Close() })
@@ -111,7 +115,7 @@ func (e *Endpoint) attempt(req Request, isProbe bool, out chan<- attempt, done <
 // probe connects without a request and closes the connection, to find out whether the
 // address can be reached.
 func (e *Endpoint) probe() {
-	if conn, err := e.connect(Request{}, true); err == nil {
+	if conn, err := e.connect(Request{}, true); err == nil { // a probe
 		_ = panics.Contain(func() { _ = conn.Close() })
 	}
 }
@@ -120,6 +124,7 @@ func (e *Endpoint) probe() {
 // of the path to the address. isProbe is true for a probe.
 func (e *Endpoint) connect(req Request, isProbe bool) (net.Conn, error) {
 	e.connecting.Add(1)
+	// The Endpoint's context, and not that of the request: the result is also of use for later requests.
 	ctx, cancel := context.WithTimeout(e.ctx, e.opts.connectTimeout)
 	conn, err := e.dial(ctx, req)
 	cancel()
@@ -127,6 +132,7 @@ func (e *Endpoint) connect(req Request, isProbe bool) (net.Conn, error) {
 	if err == nil {
 		e.connections.Add(1)
 	}
+	// Callers that wait in Ready look at the link again.
 	if e.link.report(isProbe, err) {
 		e.wake.Wake()
 	}
@@ -139,6 +145,7 @@ func (e *Endpoint) connect(req Request, isProbe bool) (net.Conn, error) {
 func (e *Endpoint) dial(ctx context.Context, req Request) (_ net.Conn, err error) {
 	var conn net.Conn
 	defer func() {
+		// A failed handshake or header leaves a connection that must be closed.
 		if err != nil && conn != nil {
 			_ = panics.Contain(func() { _ = conn.Close() })
 		}
@@ -155,6 +162,7 @@ func (e *Endpoint) dial(ctx context.Context, req Request) (_ net.Conn, err error
 	if err := e.opts.sockets.set(conn); err != nil {
 		return nil, err
 	}
+	// The header of the PROXY protocol comes before all other bytes.
 	if e.opts.proxyHeader != nil {
 		if err := write(ctx, conn, e.opts.proxyHeader(req.Client, req.Server)); err != nil {
 			return nil, err
@@ -170,6 +178,7 @@ func (e *Endpoint) dial(ctx context.Context, req Request) (_ net.Conn, err error
 	return secure, nil
 }
 
+// errNoConn is the error of a dial function that does not do what it must.
 var errNoConn = errors.New("the dial function returned neither a connection nor an error")
 
 // Ready returns nil unless the last attempt failed. After a failure it starts probes, one
@@ -188,6 +197,7 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 				Layer: "endpoint", Endpoint: e.addr, Kind: context.Cause(ctx), Reason: "no connection", Err: e.link.lastError(),
 			}
 		}
+		// If another probe runs, wait is the time until the next one may begin.
 		isProbe, wait, _ := e.link.admit()
 		if isProbe {
 			wait = e.link.timeout
@@ -201,6 +211,7 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 // await waits until the link's state has changed, d has passed, ctx ends, or the Endpoint is
 // closed. The state has changed if its change counter differs from changes.
 func (e *Endpoint) await(ctx context.Context, d time.Duration, changes uint64) {
+	// The wait ends at the next probe, or when something has changed.
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	_ = e.wake.Wait(ctx, func() bool { return e.link.changes.Load() != changes || e.ctx.Err() != nil })
@@ -274,6 +285,7 @@ func WithTLS(cfg *tls.Config) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.tls = cfg.Clone() })
 }
 
+// defaultConnectTimeout is the time limit for one attempt to connect, unless an option sets another.
 const defaultConnectTimeout = time.Second
 
 // newEndpointOptions returns the options in opts, with defaults for what they leave out.
@@ -291,6 +303,7 @@ func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 		o.backoff = backoff.Connect()
 	}
 	o.backoff = o.backoff.OrDefault()
+	// crypto/tls needs a name to verify the certificate.
 	if o.tls != nil && o.tls.ServerName == "" {
 		o.tls.ServerName = addr
 		if host, _, err := net.SplitHostPort(addr); err == nil {
@@ -330,6 +343,7 @@ func (l *link) admit() (isProbe bool, wait time.Duration, err error) {
 		return false, 0, nil
 	}
 	now := time.Now()
+	// The backoff is not over.
 	if wait = l.next.Sub(now); wait > 0 {
 		return false, wait, l.err
 	}
@@ -342,6 +356,7 @@ func (l *link) admit() (isProbe bool, wait time.Duration, err error) {
 // link is down, report ignores the failure of an attempt that is not a probe: it began before the link
 // went down.
 func (l *link) report(isProbe bool, err error) (changed bool) {
+	// Usually the link is up and stays so, which needs no lock.
 	if err == nil && !l.down.Load() {
 		return false
 	}
@@ -351,14 +366,17 @@ func (l *link) report(isProbe bool, err error) (changed bool) {
 	switch {
 	case err == nil:
 		l.failures, l.err = 0, nil
+	// The attempt began before the link went down, so its failure is no news.
 	case down && !isProbe:
 		return false
 	default:
 		l.err = err
+		// The backoff grows with each failed probe.
 		l.next = time.Now().Add(l.backoff.Delay(l.failures))
 		l.failures++
 	}
 	l.down.Store(err != nil)
+	// A waiting Ready notices the change by this number.
 	l.changes.Add(1)
 	return true
 }
@@ -374,6 +392,7 @@ func (l *link) lastError() error {
 func (l *link) describe(s layer.State) layer.State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// down is also read without the mutex. With the mutex held, it fits the other fields.
 	if !l.down.Load() {
 		return append(s, layer.Attr{Key: "link", Value: "up"})
 	}

@@ -62,6 +62,7 @@ func ErrorKind(err error) string {
 	if lateErr, ok := errors.AsType[*lateError](err); ok {
 		err = lateErr.rejection
 	}
+	// The order matters, because an error may match several cases.
 	switch {
 	case err == nil:
 		return ""
@@ -83,6 +84,7 @@ func ErrorKind(err error) string {
 // hasLayer reports whether err's chain contains a [layer.Error] with the given layer name and
 // kind. A nil kind matches only an error without a kind.
 func hasLayer(err error, name string, kind error) bool {
+	// errors.As finds the outermost Error first; the search continues with what that one wraps.
 	for e := (*layer.Error)(nil); errors.As(err, &e); err = e.Err {
 		if e.Layer == name && errors.Is(e.Kind, kind) {
 			return true
@@ -98,6 +100,7 @@ func isSystemError(err error) bool {
 		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, os.ErrDeadlineExceeded, syscall.ETIMEDOUT,
 	} {
 		if errors.Is(err, e) {
+			// The errors of the standard library that come from the network or a peer.
 			return true
 		}
 	}

@@ -75,11 +75,13 @@ func (f *forward) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	}
 	server, err := f.svc.Call(ctx, req)
 	switch {
+	// After a rejection the caller may use the connection elsewhere, but not without the bytes that were read.
 	case errors.Is(err, layer.ErrNotReady) && consumed(conn, client):
 		return ByteCount{}, consumedError("forward", client, err)
 	case errors.Is(err, layer.ErrNotReady):
 		return ByteCount{}, err
 	case err != nil:
+		// The service has tried to connect, so the client learns of the failure by a reset.
 		reset(client)
 		return ByteCount{}, err
 	}
@@ -104,6 +106,7 @@ type pair struct {
 // join copies until both directions have ended, and then closes both connections. When ctx ends,
 // both are reset.
 func (p *pair) join(ctx context.Context) (ByteCount, error) {
+	// copyOneWay blocks in Read or Write, and only closing the connections ends it.
 	stop := context.AfterFunc(ctx, func() {
 		_ = panics.Contain(func() { p.fail(layer.Error{Reason: "canceled", Err: context.Cause(ctx)}) })
 	})
@@ -113,6 +116,7 @@ func (p *pair) join(ctx context.Context) (ByteCount, error) {
 	sent := make(chan int64, 1)
 	go func() { sent <- p.copyOneWay(p.server, p.client, "client to server") }()
 	t := ByteCount{Received: p.copyOneWay(p.client, p.server, "server to client")}
+	// This direction has ended; the other one may still be copying.
 	t.Sent = <-sent
 	p.finish()
 	// p.err does not change any more, not even if ctx ends now, because p.closed is set. finish has held
@@ -126,6 +130,7 @@ func (p *pair) join(ctx context.Context) (ByteCount, error) {
 // copyOneWay copies from src to dst until EOF, and then closes the sending half of dst. If a
 // connection fails or panics, both are reset.
 func (p *pair) copyOneWay(dst, src net.Conn, direction string) (n int64) {
+	// A panic of a wrapped connection must not end the process, as one direction runs on a goroutine of its own.
 	var panicked error
 	defer func() {
 		if panicked != nil {
@@ -142,7 +147,8 @@ func (p *pair) copyOneWay(dst, src net.Conn, direction string) (n int64) {
 		p.fail(layer.Error{Reason: direction, Err: err})
 		return n
 	}
-	// Any other error comes from a closed dst, which ends the other direction.
+	// The sending half of dst is closed, so that its peer sees the end. Any other error comes from a closed dst, which
+	// ends the other direction.
 	switch err := closeWrite(dst); {
 	// Without half-close, the other side would wait for an end that cannot be sent.
 	case errors.Is(err, errors.ErrUnsupported):
@@ -157,6 +163,7 @@ func (p *pair) copyOneWay(dst, src net.Conn, direction string) (n int64) {
 func (p *pair) fail(err layer.Error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// Only the first error counts, and nothing is reset after a normal end.
 	if p.closed {
 		return
 	}
@@ -174,6 +181,7 @@ func (p *pair) fail(err layer.Error) {
 func (p *pair) finish() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// fail has reset both connections already.
 	if p.closed {
 		return
 	}
@@ -188,7 +196,7 @@ func (p *pair) finish() {
 type eofConn struct {
 	net.Conn
 	io    io.ReadWriter // reads and writes Conn
-	ended atomic.Bool
+	ended atomic.Bool   // a Read has returned io.EOF
 }
 
 // newEOFConn returns an eofConn that wraps conn, for crypto/tls.

@@ -47,6 +47,7 @@ func NewTransportHeader(port uint16, authority string, p Protocol) TransportHead
 	if err != nil {
 		return h
 	}
+	// The port of authority replaces the endpoint's, because a gateway has a port of its own.
 	if n, err := strconv.ParseUint(text, 10, 16); err == nil && n > 0 {
 		h.Port = uint16(n)
 		if isDNSName(host) {
@@ -67,6 +68,7 @@ func (h TransportHeader) Validate() error {
 	return nil
 }
 
+// A transport header is the preface, four bytes with the length, and a protobuf message of that length.
 const (
 	headerPreface = TransportProtocol + "\r\n\r\n"
 	headerFixed   = len(headerPreface) + 4 // preface and length
@@ -133,10 +135,12 @@ func parseTransportHeader(first []byte) (h TransportHeader, size int, err error)
 	if !hasPrefixSoFar(first, headerPreface) {
 		return TransportHeader{}, 0, errNoTransportHeader
 	}
+	// The prefix fits so far, but the length is not complete.
 	if len(first) < headerFixed {
 		return TransportHeader{}, 0, io.ErrUnexpectedEOF
 	}
 	length := binary.BigEndian.Uint32(first[len(headerPreface):])
+	// Checked before the message has arrived, so that no client makes the peek wait for too many bytes.
 	if length > maxHeader {
 		return TransportHeader{}, 0, fmt.Errorf("transport header has %d bytes, limit %d", length, maxHeader)
 	}
@@ -196,6 +200,7 @@ func (d *detectTransport) Call(ctx context.Context, conn net.Conn) (ByteCount, e
 	case !hasHeader(conn) || d.skips(ctx, conn):
 		return serveNext(ctx, "transport", d.servers.None, conn, conn)
 	}
+	// complete tells the peek to stop at the end of the header, or as soon as the bytes cannot be a header.
 	complete := func(data []byte) bool {
 		_, _, err := parseTransportHeader(data)
 		return !errors.Is(err, io.ErrUnexpectedEOF)
@@ -232,6 +237,7 @@ func hasHeader(conn net.Conn) bool {
 func withPort(conn net.Conn, h TransportHeader) net.Conn {
 	f := newBufferedConn(conn)
 	f.consumed = true
+	// If the header names a server, the port alone is not enough to reach it.
 	if local := addrPort(conn.LocalAddr()); local.IsValid() && h.Name == "" {
 		f.server = net.TCPAddrFromAddrPort(netip.AddrPortFrom(local.Addr(), h.Port))
 	}
@@ -263,6 +269,7 @@ func TransportHeaderFromContext(ctx context.Context) (TransportHeader, bool) {
 func parseHeaderMessage(b []byte) (TransportHeader, error) {
 	var h TransportHeader
 	port := int32(0)
+	// eachField calls the function for each field. Fields of another number or kind are skipped.
 	err := eachField(b, func(f field) error {
 		switch {
 		case f.number == portField && f.kind == protowire.VarintType:
@@ -280,6 +287,7 @@ func parseHeaderMessage(b []byte) (TransportHeader, error) {
 	switch {
 	case err != nil:
 		return TransportHeader{}, err
+	// The message carries the port as an int32, so it may be out of range.
 	case port <= 0 || port >= 1<<16:
 		return TransportHeader{}, fmt.Errorf("port %d is not from 1 to 65535", port)
 	}
@@ -322,6 +330,7 @@ func eachField(b []byte, do func(f field) error) error {
 	for len(b) > 0 {
 		var f field
 		var n, size int
+		// Each field begins with a tag, which holds its number and kind.
 		if f.number, f.kind, n = protowire.ConsumeTag(b); n < 0 || f.number > protowire.MaxValidNumber {
 			return errNotProtobuf
 		}
@@ -348,6 +357,7 @@ func eachField(b []byte, do func(f field) error) error {
 // isDNSName reports whether s is a DNS host name, with or without a final dot. It returns false
 // if the last label consists of digits, because such a name is an IP address.
 func isDNSName(s string) bool {
+	// A final dot only says that the name is complete.
 	s = strings.TrimSuffix(s, ".")
 	last := s[strings.LastIndexByte(s, '.')+1:]
 	return caller.IsDNS(s) && strings.Trim(last, "0123456789") != ""

@@ -39,12 +39,14 @@ func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn 
 		o.End(nil)
 		return nil
 	}
+	// All observers of a connection share one wrapper.
 	if h, ok := conn.(*observedConn); ok {
 		h.add(o)
 		return h
 	}
 	h := &observedConn{Conn: conn}
 	h.observers = append(h.first[:0], o)
+	// A context that cannot end needs no watching.
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, func() { _ = panics.Contain(func() { h.cancel(context.Cause(ctx)) }) })
 		h.mu.Lock()
@@ -78,10 +80,12 @@ type observedConn struct {
 
 // add adds an observer. If the observation has ended already, it notifies o at once.
 func (h *observedConn) add(o layer.Observer) {
+	// The response may already have ended. The observer must then learn that at once.
 	h.mu.Lock()
 	if h.ended {
 		err := h.err
 		h.mu.Unlock()
+		// Without the lock, because End calls foreign code.
 		o.End(err)
 		return
 	}
@@ -91,6 +95,7 @@ func (h *observedConn) add(o layer.Observer) {
 
 // Read reads, reports the bytes, and notices the end of the connection.
 func (h *observedConn) Read(p []byte) (int, error) {
+	// Observers learn of the bytes before they learn of the end.
 	n, err := h.Conn.Read(p)
 	h.data(n)
 	switch {
@@ -114,6 +119,7 @@ func (h *observedConn) Write(p []byte) (int, error) {
 
 // Close closes the connection and ends the observation. A second call does nothing.
 func (h *observedConn) Close() error {
+	// A second Close must not report another end.
 	if h.closed.Swap(true) {
 		return nil
 	}
@@ -205,10 +211,12 @@ func (h *observedConn) cancel(cause error) {
 func (h *observedConn) end(err error) {
 	h.mu.Lock()
 	if h.ended {
+		// Another direction or the context has ended the observation already.
 		h.mu.Unlock()
 		return
 	}
 	h.ended, h.err = true, err
+	// Copied, because the observers are called without mu: they may call methods of the connection.
 	observers := h.observers
 	stop := h.stop
 	h.mu.Unlock()
@@ -233,11 +241,13 @@ func (e *canceledConnError) Temporary() bool { return false }
 // WriteTo implements [io.WriterTo]. It copies from the connection to w, until EOF, and reports the
 // first byte at once and all others afterwards.
 func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
+	// The number of bytes of the copy that were reported before it.
 	reported := int64(0)
 	if !h.sawByte.Load() {
 		// The observers need to know when the first byte arrives, which a copy in the kernel does
 		// not report. peek does not read the byte, because the kernel copies whole pages only if
 		// no byte is missing from the first one.
+		// A byte is enough to report the start.
 		ok, _, err := peek(withoutMeter(h.Conn), peekSpec{max: 1, enough: func([]byte) bool { return true }})
 		switch {
 		case errors.Is(err, io.EOF):
@@ -249,11 +259,13 @@ func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 			reported = 1
 			h.data(1)
 		default:
+			// The kernel cannot peek here, so the first bytes are read and written in this process.
 			if n, err = h.writeFirst(w); err != nil || n == 0 {
 				return n, err
 			}
 		}
 	}
+	// Everything else is copied by the kernel if possible, and reported afterwards.
 	copied, err := io.Copy(w, h.Conn)
 	for unreported := copied - reported; unreported > 0; {
 		size := int(min(unreported, math.MaxInt)) // an int may have 32 bits
@@ -276,7 +288,9 @@ func (h *observedConn) writeFirst(w io.Writer) (int64, error) {
 	buf := make([]byte, firstRead)
 	n, err := h.Read(buf)
 	if n > 0 {
+		// What was read counts first, even if an error came with it.
 		sent, failed := w.Write(buf[:n])
+		// A Writer that writes less must return an error. This one does not.
 		if failed == nil && sent < n {
 			failed = io.ErrShortWrite
 		}
@@ -284,6 +298,7 @@ func (h *observedConn) writeFirst(w io.Writer) (int64, error) {
 			return int64(sent), failed
 		}
 	}
+	// A WriterTo reports the end without an error.
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
@@ -311,6 +326,7 @@ func (h *observedConn) NetConn() net.Conn { return h.Conn }
 // closeWrite closes the sending half of conn. On a TLS connection, it completes the handshake
 // first. The error matches errors.ErrUnsupported if conn does not implement CloseWrite.
 func closeWrite(conn net.Conn) error {
+	// The end of TLS can only be sent after the handshake.
 	if secure, ok := conn.(interface{ Handshake() error }); ok {
 		if err := secure.Handshake(); err != nil {
 			return err
@@ -326,6 +342,7 @@ func closeWrite(conn net.Conn) error {
 // receives a TCP reset. The TCP connection is closed before TLS, because TLS would send
 // close_notify.
 func reset(conn net.Conn) {
+	// The linger time belongs to the innermost TCP connection, so the loop goes down to it.
 	raw := conn
 	for {
 		if l, ok := raw.(interface{ SetLinger(sec int) error }); ok {
@@ -338,6 +355,7 @@ func reset(conn net.Conn) {
 		}
 		raw = w.NetConn()
 	}
+	// First the TCP connection, because its Close sends the reset.
 	_ = raw.Close()
 	if raw != conn {
 		_ = conn.Close()

@@ -72,6 +72,7 @@ func (m *Meter) open(conn net.Conn) *meteredConn {
 
 // closed counts a connection as closed. errno is the system error that ended it, or "".
 func (m *Meter) closed(errno string) {
+	// Deferred calls run in reverse order, so Open changes last, also after a panic of another metric.
 	defer count(m.instruments.Open, -1) // after all other metrics
 	defer func() { _ = recover() }()    // With may panic, too
 	if errno == "" {
@@ -79,6 +80,7 @@ func (m *Meter) closed(errno string) {
 		return
 	}
 	counter, ok := m.broken.Load(errno)
+	// The label is bound once for each error.
 	if !ok {
 		counter, _ = m.broken.LoadOrStore(errno, m.instruments.Closed.With("errno", errno))
 	}
@@ -139,6 +141,7 @@ func (m *Meter) WrapDial(
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
+		// A nil connection without an error is the caller's to report.
 		if err != nil || conn == nil {
 			return conn, err
 		}
@@ -187,6 +190,7 @@ func (m *meteredConn) Close() error {
 
 // WriteTo implements [io.WriterTo]. It copies to w until EOF and counts the bytes.
 func (m *meteredConn) WriteTo(w io.Writer) (int64, error) {
+	// io.Copy uses ReadFrom of countingWriter, which counts while the kernel copies.
 	n, err := io.Copy(&countingWriter{w, m.read}, m.Conn)
 	m.copied(err)
 	return n, err
@@ -280,12 +284,14 @@ func copyCounted(dst io.Writer, src io.Reader, report func(n int)) (n int64, err
 	// afterwards.
 	whole, limited := src.(*io.LimitedReader)
 	if !limited {
+		// Without a limit, the largest one makes the code below the same for both cases.
 		whole = &io.LimitedReader{R: src, N: math.MaxInt64}
 	}
 	if !byKernel(dst, whole.R) {
 		// Hide all methods that would copy without a report.
 		return io.Copy(struct{ io.Writer }{&countingWriter{dst, report}}, struct{ io.Reader }{src})
 	}
+	// A chunk at a time, so that a long copy is reported while it runs.
 	for whole.N > 0 {
 		// The kernel copies from a connection in one LimitedReader, but not in two.
 		chunk := io.LimitedReader{R: whole.R, N: min(maxPiece, whole.N)}
@@ -294,6 +300,7 @@ func copyCounted(dst io.Writer, src io.Reader, report func(n int)) (n int64, err
 		report(int(moved))
 		n += moved
 		whole.N -= moved
+		// Fewer bytes than asked for mean the end of src.
 		if err != nil || moved < size {
 			return n, err
 		}

@@ -123,10 +123,12 @@ func (o *transparent) Describe() layer.Node {
 // isOwnAddress reports whether a connection to dst would reach the listener at the address
 // listener.
 func isOwnAddress(listener, dst netip.AddrPort) bool {
+	// Another port cannot be the listener's.
 	if !listener.IsValid() || listener.Port() != dst.Port() {
 		return false
 	}
 	ip := dst.Addr()
+	// From the cheapest check to the slowest.
 	return ip == listener.Addr() || ip.IsLoopback() || ip.IsUnspecified() || isLocalAddress(ip)
 }
 
@@ -134,6 +136,7 @@ func isOwnAddress(listener, dst netip.AddrPort) bool {
 // Call it only if the port is the listener's port.
 func isLocalAddress(ip netip.Addr) bool {
 	ours, err := net.InterfaceAddrs()
+	// The addresses of this machine, of all interfaces.
 	return err == nil && slices.ContainsFunc(ours, func(a net.Addr) bool {
 		network, ok := a.(*net.IPNet)
 		if !ok {

@@ -44,6 +44,7 @@ func protocolOf(first []byte) (p Protocol, final bool) {
 	if bytes.HasPrefix(first, []byte(preface)) {
 		return HTTP2, true
 	}
+	// A decision is due when maxDetect bytes have arrived.
 	full := len(first) >= maxDetect
 	line := skipEmptyLines(first)
 	// Nothing but empty lines yet.
@@ -55,10 +56,13 @@ func protocolOf(first []byte) (p Protocol, final bool) {
 	if method == len(line) {
 		return Opaque, full
 	}
+	// No method, or a byte that cannot follow one.
 	if method == 0 || strings.IndexByte(" \t\r\n", line[method]) < 0 {
 		return Opaque, true
 	}
+	// The request line is complete up to its first line break.
 	end := bytes.IndexAny(line, "\r\n")
+	// A line that does not fit into maxDetect bytes may be a request with a long target.
 	switch {
 	case end >= 0 && isRequestLine(wordsOf(line[:end])):
 		return HTTP1, true
@@ -84,6 +88,7 @@ func skipEmptyLines(b []byte) []byte {
 // with a method. A method is a token. All registered methods begin with a letter. Text in other
 // protocols often begins with a digit or with punctuation.
 func methodLength(line []byte) int {
+	// A method begins with a letter, although HTTP allows other characters.
 	if !isLetter(line[0]) {
 		return 0
 	}
@@ -104,6 +109,7 @@ func hasLongTarget(words [][]byte) bool {
 // line: if the last word is a version, or if the line is an HTTP/0.9 GET, after which some
 // servers read header fields.
 func isRequestLine(words [][]byte) bool {
+	// A line of HTTP/0.9 has no version.
 	if len(words) == 2 && string(words[0]) == "GET" && words[1][0] == '/' {
 		return true
 	}
@@ -124,6 +130,7 @@ func isRequestLine(words [][]byte) bool {
 func wordsOf(line []byte) [][]byte {
 	spaced := bytes.Clone(line)
 	for i, c := range spaced {
+		// Some of these bytes are white space only in Latin-1 or Unicode, but a lenient parser may accept them.
 		if '\t' <= c && c <= '\r' || 0x1c <= c && c <= ' ' || c == 0x85 || c == 0xa0 {
 			spaced[i] = ' '
 		}

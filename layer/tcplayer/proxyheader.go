@@ -28,11 +28,13 @@ func ProxyProtocol(opts ...DetectOption) Origin {
 		if o.skips(ctx, conn) {
 			return conn, nil
 		}
+		// whole tells the peek to stop at the end of the header, or as soon as the bytes cannot be a header.
 		whole := func(data []byte) bool {
 			_, err := parseProxyHeader(data)
 			return !errors.Is(err, io.ErrUnexpectedEOF)
 		}
 		first, next, err := peekFirst(ctx, conn, peekSpec{max: maxProxyHeader, timeout: o.timeout, enough: whole})
+		// The client has sent less than a header, and this is no normal end.
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
@@ -49,7 +51,9 @@ func ProxyProtocol(opts ...DetectOption) Origin {
 			return nil, fmt.Errorf("PROXY protocol: %w", err)
 		}
 		f := newBufferedConn(next)
+		// The header was taken from the connection, so no other server can read it.
 		f.consumed = true
+		// Without addresses in the header, those of the connection stay.
 		if h.client.IsValid() {
 			f.client, f.server = net.TCPAddrFromAddrPort(h.client), net.TCPAddrFromAddrPort(h.server)
 		}
@@ -72,6 +76,7 @@ func WithProxyHeader(version int) EndpointOption {
 // sameFamily returns both addresses as IPv4 addresses, or both as IPv6 addresses. An unknown address of
 // the server is the unspecified address.
 func sameFamily(client, server netip.AddrPort) (clientAddr, serverAddr netip.Addr) {
+	// The header has no place for a zone.
 	clientAddr, serverAddr = client.Addr().Unmap().WithZone(""), server.Addr().Unmap().WithZone("")
 	switch {
 	case !serverAddr.IsValid() && clientAddr.Is4():
@@ -91,20 +96,24 @@ func encodeProxyV2(client, server netip.AddrPort) []byte {
 		return append([]byte(proxyV2), proxyV2Local, proxyV2Unspec, 0, 0)
 	}
 	src, dst := sameFamily(client, server)
+	// The size of the addresses and of two ports of two bytes each.
 	family, size := byte(proxyV2TCP4), 2*net.IPv4len+4
 	if src.Is6() {
 		family, size = proxyV2TCP6, 2*net.IPv6len+4
 	}
 	b := append([]byte(proxyV2), proxyV2Proxy, family, 0, byte(size))
 	b = append(append(b, src.AsSlice()...), dst.AsSlice()...)
+	// The order is that of the specification: both addresses, then both ports.
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, client.Port()), server.Port())
 }
 
 // encodeProxyV1 returns the text form of the header. Its family is UNKNOWN if client is invalid.
 func encodeProxyV1(client, server netip.AddrPort) []byte {
+	// Without addresses, the header only says that there is a proxy.
 	if !client.Addr().IsValid() {
 		return []byte(proxyV1 + "UNKNOWN\r\n")
 	}
+	// Both addresses must be of one family.
 	src, dst := sameFamily(client, server)
 	family := "TCP4"
 	if src.Is6() {
@@ -124,6 +133,7 @@ type proxyHeader struct {
 	size           int // length of the encoded header in bytes
 }
 
+// errNoProxyHeader reports that the first bytes cannot be a PROXY header.
 var errNoProxyHeader = errors.New("header is missing")
 
 // parseProxyHeader decodes the header at the start of b. The error is io.ErrUnexpectedEOF
@@ -145,6 +155,7 @@ func hasPrefixSoFar(b []byte, s string) bool {
 	return string(b[:n]) == s[:n]
 }
 
+// The binary form of the header. The names are those of the specification.
 const (
 	proxyV2      = "\r\n\r\n\x00\r\nQUIT\n"
 	proxyV2Fixed = len(proxyV2) + 4 // signature, command, family and two bytes of length
@@ -175,11 +186,13 @@ func parseProxyV2(b []byte) (proxyHeader, error) {
 	if len(b) < h.size {
 		return proxyHeader{}, io.ErrUnexpectedEOF
 	}
+	// The connection is from the load balancer itself, so the addresses do not matter.
 	if command == proxyV2Local {
 		return h, nil
 	}
 	body := b[proxyV2Fixed:h.size]
 	switch family {
+	// Families without IP addresses are allowed by the specification and ignored.
 	case proxyV2Unspec, proxyV2Unix:
 		return h, nil
 	case proxyV2TCP4:
@@ -193,6 +206,7 @@ func parseProxyV2(b []byte) (proxyHeader, error) {
 // withAddresses returns h with the addresses in body, which begins with the IP addresses of the
 // client and the server, each width bytes long, and continues with their ports.
 func (h proxyHeader) withAddresses(body []byte, width int) (proxyHeader, error) {
+	// Two addresses and two ports of two bytes each.
 	if len(body) < 2*width+4 {
 		return proxyHeader{}, fmt.Errorf("%d bytes are too few for two addresses", len(body))
 	}
@@ -204,6 +218,7 @@ func (h proxyHeader) withAddresses(body []byte, width int) (proxyHeader, error) 
 	return h, nil
 }
 
+// The text form of the header.
 const (
 	proxyV1     = "PROXY "
 	proxyV1Line = 107 // maximum length of a line, with CR LF
@@ -213,9 +228,11 @@ const (
 //
 //	PROXY TCP4 192.0.2.1 198.51.100.1 56324 443\r\n
 func parseProxyV1(b []byte) (proxyHeader, error) {
+	// A longer line is invalid, whatever follows.
 	b = b[:min(len(b), proxyV1Line)]
 	end := bytes.IndexByte(b, '\n')
 	switch {
+	// More bytes may complete the line.
 	case end < 0 && len(b) < proxyV1Line:
 		return proxyHeader{}, io.ErrUnexpectedEOF
 	case end < 1 || b[end-1] != '\r':
@@ -233,6 +250,7 @@ func parseProxyV1(b []byte) (proxyHeader, error) {
 	}
 	src := fields[2:4]
 	dst := fields[4:6]
+	// Both addresses are parsed, so that the error names all problems.
 	var err [2]error
 	h.client, err[0] = proxyV1Address(fields[1], src[0], dst[0])
 	h.server, err[1] = proxyV1Address(fields[1], src[1], dst[1])

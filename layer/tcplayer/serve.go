@@ -47,11 +47,13 @@ func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption)
 	// The connections outlive ctx, until the shutdown timeout.
 	serving, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
+	// Closing the listener ends a blocked Accept.
 	stop := context.AfterFunc(ctx, func() { _ = panics.Contain(func() { _ = l.Close() }) })
 	defer stop()
 
 	err := s.accept(ctx, serving, l)
 	_ = l.Close()
+	// No new connections are accepted, and the open ones have their time to end.
 	return errors.Join(err, s.drain(cancel))
 }
 
@@ -78,9 +80,11 @@ func acceptBackoff() backoff.Backoff {
 // Ready or Accept.
 func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 	pause := acceptBackoff()
+	// Clients are refused by the kernel as long as the server is not ready.
 	if err := s.await(ctx); err != nil {
 		return err
 	}
+	// failures counts temporary errors in a row.
 	for failures := 0; ctx.Err() == nil; {
 		conn, err := l.Accept()
 		switch {
@@ -108,6 +112,7 @@ const notReadyInterval = 15 * time.Second
 // await waits until svc is ready or ctx ends. It returns an error only if Ready of svc
 // returns [layer.ErrClosed] before ctx ends.
 func (s *server) await(ctx context.Context) error {
+	// Each round waits for notReadyInterval, and then logs.
 	for ctx.Err() == nil {
 		waiting, cancel := context.WithTimeout(ctx, notReadyInterval)
 		err := s.svc.Ready(waiting)
@@ -143,8 +148,10 @@ func isTemporary(err error) bool {
 
 // serve serves one connection and closes it.
 func (s *server) serve(ctx context.Context, conn net.Conn) {
+	// Deferred calls run in reverse order, so the connection is closed before it is no longer counted.
 	defer s.open.Add(-1)
 	defer conn.Close()
+	// A connection without its socket options could stay open forever.
 	if err := s.set(conn); err != nil {
 		reset(conn)
 		s.log.WarnContext(ctx, "socket options failed", "client", conn.RemoteAddr(), "error", err)
@@ -159,6 +166,8 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 // failed logs that a Call returned err. It resets the connection after a rejection or a panic. It
 // is separate from serve, because its variables would enlarge the stack of every connection.
 func (s *server) failed(ctx context.Context, conn net.Conn, traffic ByteCount, err error) {
+	// A panic and a rejection are unexpected for the client, so it gets a reset. Other errors have closed the
+	// connection.
 	panicked, _ := errors.AsType[*panics.Error](err)
 	switch {
 	case panicked != nil:
@@ -184,6 +193,7 @@ func (s *server) call(ctx context.Context, conn net.Conn) (_ ByteCount, err erro
 // it cancels their context with cancel, and waits until they are closed too. It then returns an
 // error with their number. Otherwise it returns nil.
 func (s *server) drain(cancel context.CancelCauseFunc) error {
+	// WaitGroup has no wait with a limit, so a goroutine waits.
 	drained := make(chan struct{})
 	go func() {
 		s.conns.Wait()
@@ -238,6 +248,7 @@ func WithLogger(l *slog.Logger) ServeOption {
 	return serveOption(func(s *server) { s.log = l })
 }
 
+// defaultGrace is how long connections may continue after the server was told to stop.
 const defaultGrace = 2 * time.Minute
 
 // newServer returns a server with the options in opts, and with defaults for what they leave out.
@@ -248,6 +259,7 @@ func newServer(svc Server, opts []ServeOption) *server {
 			opt.applyServe(s)
 		}
 	}
+	// A flood of failing connections must not fill the log, so equal lines are limited.
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	} else {
@@ -293,9 +305,11 @@ type sockets struct {
 
 // set sets the options on conn, if conn is a TCP connection below all its wrappers.
 func (s *sockets) set(conn net.Conn) error {
+	// The usual case: nothing to set.
 	if s.keepAlive == nil && s.user == 0 {
 		return nil
 	}
+	// The options belong to the TCP connection below TLS and the like.
 	tcp, ok := innermost(conn).(*net.TCPConn)
 	if !ok {
 		return nil

@@ -47,15 +47,18 @@ type peekState struct {
 // p.err. It returns false if more bytes are needed.
 func (p *peekState) tryPeek(fd uintptr) (done bool) {
 	for ended := false; ; {
+		// The call does not block, because the runtime's sockets are non-blocking.
 		n, _, err := unix.Recvfrom(int(fd), p.buf, unix.MSG_PEEK)
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN):
+			// Nothing has arrived, so raw.Read waits until the socket is readable.
 			return false
 		case err != nil:
 			p.err = &net.OpError{Op: "read", Net: "tcp", Source: p.conn.LocalAddr(), Addr: p.conn.RemoteAddr(), Err: err}
 			return true
+		// The peer has closed its sending half without another byte.
 		case n == 0:
 			p.err = io.EOF
 			return true
@@ -67,6 +70,7 @@ func (p *peekState) tryPeek(fd uintptr) (done bool) {
 		// The buffer is full, so more bytes may have arrived.
 		case n == len(p.buf):
 			p.buf = make([]byte, min(p.max, 2*n))
+		// No more bytes came before the end.
 		case ended:
 			p.err = io.EOF
 			return true
@@ -85,9 +89,11 @@ func hasEOF(fd int) bool {
 	for {
 		fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 		n, err := unix.Poll(fds[:], 0)
+		// A signal has interrupted the call. It says nothing about the connection.
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
+		// The peer has closed its side, or the connection has failed.
 		return err == nil && n > 0
 	}
 }
@@ -109,6 +115,7 @@ func isClosed(conn net.Conn) bool {
 	}
 	state := uint8(0)
 	err = raw.Control(func(fd uintptr) {
+		// The type of the error does not tell the socket, but the state in the kernel does.
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
 			state = info.State
 		}
@@ -148,6 +155,7 @@ func originalDstOf(conn net.Conn) (netip.AddrPort, error) {
 	}
 	var dst netip.AddrPort
 	ask := originalDst6
+	// An IPv4-mapped connection has the option of IPv4.
 	if addrPort(tcp.LocalAddr()).Addr().Is4() {
 		ask = originalDst4
 	}
@@ -170,6 +178,7 @@ func originalDst4(fd int) (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
+	// The struct of 20 bytes begins with the 16 bytes of sockaddr_in.
 	b := mreq.Multiaddr // family, port, address, padding
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:4])), nil
 }
@@ -182,6 +191,7 @@ func originalDst6(fd int) (netip.AddrPort, error) {
 		return netip.AddrPort{}, err
 	}
 	ip := netip.AddrFrom16(info.Addr.Addr)
+	// Only link-local addresses need a zone.
 	if scope := info.Addr.Scope_id; scope != 0 && ip.IsLinkLocalUnicast() {
 		ip = ip.WithZone(strconv.FormatUint(uint64(scope), 10))
 	}

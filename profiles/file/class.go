@@ -29,6 +29,7 @@ func readStatus(v value) (s profiles.Status, ok bool) {
 	if !ok {
 		return s, false
 	}
+	// A single status is a range from and to itself.
 	low, high, ranged := strings.Cut(text, "-")
 	if !ranged {
 		high = low
@@ -66,6 +67,7 @@ func readShortClasses(v value) []profiles.ResponseClass {
 func shortResponses() conditions {
 	c := conditions{invalid: fail}
 	c.leaves = func(add func(profiles.Match)) fields {
+		// Each field may be a list, of which one element must hold.
 		return fields{
 			"status": func(v value) {
 				add(readAnyOf(v, func(v value) profiles.Match {
@@ -78,6 +80,7 @@ func shortResponses() conditions {
 			"grpc": func(v value) {
 				add(readAnyOf(v, func(v value) profiles.Match {
 					var s profiles.GRPCStatus
+					// If v.Mistakes grows from here on, the status is invalid.
 					wrong := len(v.Mistakes)
 					into(&s, aGRPCStatus+", or a range such as 13-15", parseGRPCRange)(v)
 					if len(v.Mistakes) > wrong {
@@ -97,6 +100,7 @@ func shortResponses() conditions {
 // parseGRPCRange parses a gRPC status, or a range of statuses such as "13-15".
 func parseGRPCRange(s string) (r profiles.GRPCStatus, ok bool) {
 	low, high, ranged := strings.Cut(s, "-")
+	// A single status is a range of one.
 	if !ranged {
 		high = low
 	}
@@ -106,6 +110,7 @@ func parseGRPCRange(s string) (r profiles.GRPCStatus, ok bool) {
 	return r, ok && ok2 && r.Min <= r.Max
 }
 
+// aGRPCStatus describes what is wanted, for the text of a mistake.
 const aGRPCStatus = "a status of gRPC from 0 to 16, or its name, such as UNAVAILABLE"
 
 // parseGRPCStatus parses the number or the name of a gRPC status. Case does not matter.
@@ -113,6 +118,7 @@ func parseGRPCStatus(s string) (uint32, bool) {
 	if n, err := strconv.ParseUint(s, 10, 32); err == nil {
 		return uint32(n), n <= 16
 	}
+	// Package codes knows the names, but parses them only from JSON.
 	var c codes.Code
 	err := c.UnmarshalJSON([]byte(strconv.Quote(strings.ToUpper(s))))
 	return uint32(c), err == nil

@@ -18,11 +18,13 @@ import (
 // ServiceProfiles as kubectl prints it. It returns an entry for each ServiceProfile.
 func readResource(v value) []*entry {
 	var apiVersion, kind string
+	// Both fields decide how the rest is read, so they are read first.
 	for name, field := range map[string]*string{"apiVersion": &apiVersion, "kind": &kind} {
 		if item, ok := v.Field(name); ok && !item.IsNull() {
 			anyText(field)(item)
 		}
 	}
+	// A resource of linkerd must be a ServiceProfile; a list may also be kubectl's own.
 	switch linkerd := strings.HasPrefix(apiVersion, "linkerd.io/"); {
 	case linkerd && kind == "ServiceProfile":
 		if item, _ := v.Field("apiVersion"); apiVersion != "linkerd.io/v1alpha2" && apiVersion != "linkerd.io/v1alpha1" {
@@ -32,6 +34,7 @@ func readResource(v value) []*entry {
 	case linkerd && kind == "ServiceProfileList", apiVersion == "v1" && kind == "List":
 		return readResourceList(v)
 	}
+	// The mistake is reported at the field kind, if there is one.
 	at := v
 	if item, ok := v.Field("kind"); ok {
 		at = item
@@ -41,9 +44,12 @@ func readResource(v value) []*entry {
 	return nil
 }
 
+// ignored reads nothing: the field is allowed, but has no meaning here.
 func ignored(value) {}
 
+// readResourceList reads the items of a list of resources.
 func readResourceList(v value) []*entry {
+	// A List of kubectl contains resources, which are read as if each was a document.
 	var entries []*entry
 	v.Read(fields{"apiVersion": ignored, "kind": ignored, "metadata": ignored, "items": func(v value) {
 		for _, item := range v.Items() {
@@ -55,7 +61,9 @@ func readResourceList(v value) []*entry {
 	return entries
 }
 
+// readServiceProfile reads a ServiceProfile. It returns no entry if the name is missing or invalid, which is reported.
 func readServiceProfile(v value) []*entry {
+	// These are the values of linkerd's controller.
 	e := &entry{linkerd: true, profile: profiles.Profile{RetryBudget: defaultBudget(), Distribution: profiles.RandomAvailable}}
 	v.Read(fields{
 		"apiVersion": ignored, "kind": ignored,
@@ -74,6 +82,7 @@ func readServiceProfile(v value) []*entry {
 	if e.host == "" {
 		return nil
 	}
+	// The namespace defaults to that in the name of the service.
 	if e.namespace == "" {
 		e.namespace = ownNamespace(e.host)
 	}
@@ -94,10 +103,12 @@ func (e *entry) metadata(v value) {
 				v.Failf("want a name in small letters, digits, '-' and '.': web.default.svc.cluster.local")
 				return
 			}
+			// The position of the name stands for the profile in errors.
 			e.host, e.profile.Name, e.at = name, name, v.Note("")
 		},
 		"namespace": anyText(&e.namespace),
 	}
+	// Unlike Read, Each does not report unknown fields, of which metadata has many.
 	v.Each(func(key, item value) {
 		if read := known[key.Node.Value]; read != nil && !item.IsNull() {
 			read(item)
@@ -115,6 +126,7 @@ func isDNS1123(name string) bool {
 	return !strings.HasSuffix(name, ".") && authority.IsDNSName(name)
 }
 
+// linkerdRoutes reads the routes of a ServiceProfile.
 func (e *entry) linkerdRoutes(v value) {
 	for _, item := range v.Members("an empty route: take it out, or write {name: get, condition: {method: GET}}") {
 		if r, ok := readLinkerdRoute(item); ok {
@@ -140,6 +152,7 @@ func readLinkerdRoute(v value) (r profiles.Route, ok bool) {
 	v.Require("name", "the name of the route in metrics")
 	v.Require("condition", "which requests: {method: GET, pathRegex: /books}")
 	r.Labels = map[string]string{"route": r.Name}
+	// The condition was given, but everything in it was left out with a warning.
 	if condition, ok := v.Field("condition"); ok && r.Match == nil {
 		condition.Warnf("nothing of the condition is left: the route is left out")
 	}
@@ -149,6 +162,7 @@ func readLinkerdRoute(v value) (r profiles.Route, ok bool) {
 // readLinkerdTimeout reads a timeout. It returns 0, which means no timeout, for an empty text and
 // for a negative duration.
 func readLinkerdTimeout(v value) (d time.Duration) {
+	// linkerd takes an empty text for no timeout.
 	if text, ok := v.Text(); ok && text != "" {
 		signedDuration(&d)(v)
 	}
@@ -158,6 +172,7 @@ func readLinkerdTimeout(v value) (d time.Duration) {
 	return max(d, 0)
 }
 
+// readLinkerdClasses reads the response classes of a route. It leaves out a class whose condition has no valid part.
 func readLinkerdClasses(v value) []profiles.ResponseClass {
 	var classes []profiles.ResponseClass
 	for _, item := range v.Members("an empty response class: take it out") {
@@ -167,6 +182,7 @@ func readLinkerdClasses(v value) []profiles.ResponseClass {
 			"isFailure": yamlfile.Boolean(&c.Failure),
 		})
 		item.Require("condition", "which responses: {status: {min: 500, max: 599}}")
+		// What cannot be read was recorded as a mistake. A condition of which nothing is left would hold for all.
 		if c.Match != nil {
 			classes = append(classes, c)
 		} else if condition, ok := item.Field("condition"); ok {
@@ -176,8 +192,10 @@ func readLinkerdClasses(v value) []profiles.ResponseClass {
 	return classes
 }
 
+// linkerdBudget reads the retry budget of a ServiceProfile, in which no field has a default.
 func (e *entry) linkerdBudget(v value) {
 	b := &profiles.RetryBudget{}
+	// If v.Mistakes grows from here on, one of the fields is invalid.
 	wrong := len(v.Mistakes)
 	v.Read(fields{
 		"retryRatio":          number(&b.Ratio),
@@ -190,6 +208,7 @@ func (e *entry) linkerdBudget(v value) {
 	if len(v.Mistakes) > wrong {
 		return
 	}
+	// linkerd accepts an invalid budget, and does not retry.
 	e.profile.RetryBudget = b
 	if err := b.Validate(); err != nil {
 		e.profile.RetryBudget = nil
@@ -197,6 +216,7 @@ func (e *entry) linkerdBudget(v value) {
 	}
 }
 
+// dstOverrides reads the split of a ServiceProfile: targets with a weight.
 func (e *entry) dstOverrides(v value) {
 	for _, item := range v.Items() {
 		var t profiles.Target
@@ -206,9 +226,11 @@ func (e *entry) dstOverrides(v value) {
 		})
 		item.Require("authority", "web-v2.default.svc.cluster.local:80")
 		item.Require("weight", "the share, such as 500m")
+		// A missing authority was reported above.
 		if t.Authority == "" {
 			continue
 		}
+		// linkerd leaves out such a target.
 		if err := authority.CheckTarget(withPort(t.Authority, defaultPort)); err != nil {
 			at, _ := item.Field("authority")
 			at.Warnf("%v: left out", err)
@@ -222,6 +244,7 @@ func (e *entry) dstOverrides(v value) {
 // mapping with ports as keys, because linkerd accepts it too.
 func (e *entry) readOpaquePorts(v value) {
 	e.opaquePorts = map[uint16]bool{}
+	// add reads one port. v is its place, for errors.
 	add := func(v value, text string) {
 		port, ok := parsePort(text)
 		if !ok {
@@ -249,6 +272,7 @@ func parseWeight(text string) (uint32, bool) {
 	if err != nil || strings.Trim(digits, "0123456789.") != "" {
 		return 0, false
 	}
+	// Without the suffix m, the number is in whole units.
 	if !milli {
 		f *= 1000
 	}

@@ -29,13 +29,17 @@ type conditions struct {
 	invalid func(v value, reason string)
 }
 
+// warnLeftOut records the warning that a part of the file has no effect.
 func warnLeftOut(v value, reason string) { v.Warnf("%s: left out", reason) }
 
+// linkerdRequests describes the conditions on requests of a ServiceProfile.
 func linkerdRequests() conditions {
 	c := conditions{allowEmpty: true, invalid: warnLeftOut}
+	// The fields are made for each condition, because they pass what they read to its own add.
 	c.leaves = func(add func(profiles.Match)) fields {
 		return fields{
 			"method": func(v value) {
+				// An empty text means no condition, as in linkerd.
 				if method, ok := v.Text(); ok && method != "" {
 					add(validLeaf(v, c, profiles.Method(strings.ToUpper(method)))) // the controller ignores case
 				}
@@ -50,12 +54,14 @@ func linkerdRequests() conditions {
 	return c
 }
 
+// linkerdResponses describes the conditions on responses of a ServiceProfile.
 func linkerdResponses() conditions {
 	return conditions{invalid: warnLeftOut, leaves: func(add func(profiles.Match)) fields {
 		return fields{"status": func(v value) {
 			if s, ok := readLinkerdStatus(v); ok {
 				add(s)
 			} else {
+				// A nil condition tells readCondition that the field was given, but left out.
 				add(nil)
 			}
 		}}
@@ -69,14 +75,17 @@ func readCondition(v value, c conditions) profiles.Match {
 	if v.TooDeep() {
 		return nil
 	}
+	// parts are the valid conditions; given also counts those that were left out.
 	var parts []profiles.Match
 	given := 0
+	// add is called for each field with a condition. m is nil if the condition has a mistake.
 	add := func(m profiles.Match) {
 		given++
 		if m != nil {
 			parts = append(parts, m)
 		}
 	}
+	// The fields all, any and not are the same in every form.
 	known := c.leaves(add)
 	known["all"] = func(v value) {
 		add(readMembers(v, c, func(ms []profiles.Match) profiles.Match { return profiles.All(ms) }))
@@ -91,11 +100,14 @@ func readCondition(v value, c conditions) profiles.Match {
 			add(nil)
 		}
 	}
+	// If v.Mistakes grows from here on, one of the fields is invalid.
 	wrong := len(v.Mistakes)
 	v.Read(known)
 	if given == 0 && len(v.Mistakes) == wrong {
 		v.Failf("no condition: want one or more of %s", known.Names())
 	}
+	// Cases: one field, which is the condition; one invalid field, or several that are all invalid; or several fields,
+	// of which the valid ones must hold.
 	switch {
 	case given == 1 && len(parts) == 1:
 		return parts[0]
@@ -115,6 +127,7 @@ func readMembers(v value, c conditions, join func([]profiles.Match) profiles.Mat
 			members = append(members, m)
 		}
 	}
+	// In linkerd, such a condition has a meaning: an empty All holds always, and an empty Any never.
 	if len(members) == 0 && !c.allowEmpty {
 		c.invalid(v, "no members")
 		return nil
@@ -137,8 +150,10 @@ func validLeaf(v value, c conditions, m profiles.Match) profiles.Match {
 // and returns false, because linkerd's proxy ignores such a range.
 func readLinkerdStatus(v value) (s profiles.Status, ok bool) {
 	var low, high uint32
+	// If v.Mistakes grows from here on, one of the fields is invalid.
 	wrong := len(v.Mistakes)
 	v.Read(fields{"min": count(&low, math.MaxUint32), "max": count(&high, math.MaxUint32)})
+	// 0 means that the field is missing, which is another case.
 	outside := func(n uint32) bool { return n != 0 && (n < 100 || n > 599) }
 	switch {
 	case len(v.Mistakes) > wrong:
@@ -158,6 +173,7 @@ func readLinkerdStatus(v value) (s profiles.Status, ok bool) {
 
 // checkLeaf returns the reason why m is invalid, or "" if m is valid.
 func checkLeaf(m profiles.Match) string {
+	// Package profiles validates other conditions, but its errors about expressions are longer.
 	var regex string
 	switch m := m.(type) {
 	case profiles.Path:
@@ -171,10 +187,12 @@ func checkLeaf(m profiles.Match) string {
 	return reason(profiles.ValidateMatch(m))
 }
 
+// regexReason returns the reason why an expression is invalid, for a mistake.
 func regexReason(err error) string {
 	return "want a regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: ")
 }
 
+// reason returns the text of err, or "" for nil.
 func reason(err error) string {
 	if err == nil {
 		return ""
@@ -182,6 +200,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
+// fail reports an invalid condition as a mistake, as the short form does.
 func fail(v value, why string) { v.Failf("%s", why) }
 
 // shortRequests returns the functions that read conditions on requests in the short form, such as
@@ -190,6 +209,7 @@ func fail(v value, why string) { v.Failf("%s", why) }
 func shortRequests() conditions {
 	c := conditions{allowEmpty: true, invalid: fail}
 	c.leaves = func(add func(profiles.Match)) fields {
+		// texts returns a function that reads a text, or a list of texts of which one must hold, by the function leaf.
 		texts := func(leaf func(value, string) profiles.Match) func(value) {
 			return func(v value) {
 				add(readAnyOf(v, func(v value) profiles.Match {
@@ -273,7 +293,9 @@ func readStringMatch(v value) (condition profiles.StringMatch) {
 		}
 		return nil
 	}
+	// conditions counts the kinds of condition in the mapping, of which there must be one.
 	conditions, ignoreCase := 0, false
+	// kind returns the function that reads a field whose text becomes the condition.
 	kind := func(newMatch func(string) profiles.StringMatch) func(value) {
 		return func(v value) {
 			if text, ok := v.Text(); ok {
@@ -282,6 +304,7 @@ func readStringMatch(v value) (condition profiles.StringMatch) {
 			conditions++
 		}
 	}
+	// If v.Mistakes grows from here on, one of the fields is invalid.
 	oldMistakes := len(v.Mistakes)
 	v.Read(fields{
 		"exact":    kind(func(s string) profiles.StringMatch { return profiles.Exact(s) }),
@@ -296,6 +319,7 @@ func readStringMatch(v value) (condition profiles.StringMatch) {
 		},
 		"ignoreCase": yamlfile.Boolean(&ignoreCase),
 		"regex": func(v value) {
+			// The expression is checked by itself, because Regex puts a group around it.
 			kind(func(s string) profiles.StringMatch { return profiles.Regex(s) })(v)
 			checkRegex(v)
 		},
@@ -322,6 +346,7 @@ func readStringMatch(v value) (condition profiles.StringMatch) {
 }
 
 // parseRange parses a range of numbers such as "10-20" or "-5--1", or a single number.
+// A single number is a range from and to itself.
 func parseRange(s string) (r profiles.Range, ok bool) {
 	low, high := s, s
 	if i := strings.IndexByte(s[min(1, len(s)):], '-'); i >= 0 { // a '-' at the start is the sign
@@ -338,6 +363,7 @@ func parseRange(s string) (r profiles.Range, ok bool) {
 func exactPath(v value, path string) profiles.Match {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#") {
 		v.Failf("want a path that begins with '/', without a query; pathRegex takes regular expressions")
+		// QuoteMeta makes the path a regular expression that matches only itself.
 		return nil
 	}
 	return validLeaf(v, conditions{invalid: fail}, profiles.Path("^"+regexp.QuoteMeta(path)+"$"))
@@ -366,6 +392,7 @@ func checkRegex(v value) bool {
 	return true
 }
 
+// readGRPC reads a condition on the service and the method of a gRPC request.
 func readGRPC(v value) profiles.Match {
 	var g profiles.GRPC
 	wrong := len(v.Mistakes)

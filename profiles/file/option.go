@@ -5,6 +5,7 @@ import "log/slog"
 // Option configures the Source of [New].
 type Option func(*options)
 
+// options holds the settings of a Source.
 type options struct {
 	log *slog.Logger
 }

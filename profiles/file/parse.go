@@ -14,6 +14,7 @@ import (
 func Parse(name string, data []byte) (*Set, error) {
 	f := yamlfile.NewFile(name, data)
 	roots, err := documents(name, data)
+	// A syntax error, or an empty file, is the only mistake that is reported.
 	switch {
 	case err != nil:
 		return nil, errors.Join(err)
@@ -21,6 +22,7 @@ func Parse(name string, data []byte) (*Set, error) {
 		f.Mistakes = append(f.Mistakes, &Error{File: name, Line: 1, Reason: "there is nothing in the file; for no profile, write {}"})
 	}
 	s := &Set{}
+	// Each document may hold several profiles. Mistakes are collected in f.
 	for _, root := range roots {
 		for _, e := range readDocument(value{File: f, Node: root}) {
 			if was := s.add(e); was != nil {
@@ -29,6 +31,7 @@ func Parse(name string, data []byte) (*Set, error) {
 			}
 		}
 	}
+	// With any mistake, nothing of the file is used.
 	if err := yamlfile.Join(f.Mistakes); err != nil {
 		return nil, err
 	}
@@ -46,6 +49,7 @@ func readDocument(v value) []*entry {
 	}
 	_, versioned := v.Field("apiVersion")
 	_, kind := v.Field("kind")
+	// A Kubernetes resource has these two fields, and the short form of this package has neither.
 	if versioned || kind {
 		return readResource(v)
 	}
@@ -56,7 +60,9 @@ func readDocument(v value) []*entry {
 // a file.
 const maxDocuments = 10_000
 
+// documents returns the documents of a file, without empty ones.
 func documents(name string, data []byte) ([]*yaml.Node, error) {
+	// One more than allowed is read, to notice that there are too many.
 	all, err := yamlfile.Documents(name, data, maxDocuments+1)
 	if err != nil {
 		return nil, err

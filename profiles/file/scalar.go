@@ -13,6 +13,7 @@ import (
 	"github.com/gotower/gotower/internal/yamlfile"
 )
 
+// value is a node of the file with its place, for errors. fields are the functions that read the fields of a mapping.
 type (
 	value  = yamlfile.Value
 	fields = yamlfile.Fields
@@ -36,16 +37,20 @@ func into[T any](field *T, want string, parse func(string) (T, bool)) func(value
 	})
 }
 
+// word returns a function that reads a text that must not be empty into field.
 func word(field *string) func(value) {
 	return into(field, "a text that is not empty", func(s string) (string, bool) { return s, s != "" })
 }
 
+// anyText returns a function that reads a text into field.
 func anyText(field *string) func(value) {
 	return into(field, "", func(s string) (string, bool) { return s, true })
 }
 
+// parseBool parses "true" or "false".
 func parseBool(s string) (value, ok bool) { return s == "true", s == "true" || s == "false" }
 
+// aDuration describes what is wanted, for the text of a mistake.
 const aDuration = "a duration such as 300ms, 10s or 1m30s"
 
 // duration returns a function that reads a duration of at least 0 into field.
@@ -73,6 +78,7 @@ func count[N int | uint32](field *N, most N) func(value) {
 	})
 }
 
+// number returns a function that reads a number of at least 0 into field.
 func number(field *float64) func(value) {
 	return into(field, "a number from 0", func(s string) (float64, bool) {
 		f, err := strconv.ParseFloat(s, 64)
@@ -80,6 +86,7 @@ func number(field *float64) func(value) {
 	})
 }
 
+// parsePort parses a port from 1 to 65535.
 func parsePort(s string) (uint16, bool) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return uint16(n), err == nil && n > 0

@@ -43,7 +43,9 @@ func (s *Set) Profile(target string) *profiles.Profile {
 	return s.profile(host, port)
 }
 
+// profile returns the profile for a host and port, or nil.
 func (s *Set) profile(host string, port uint16) *profiles.Profile {
+	// Several entries may apply to the port; the one with the lowest rank does.
 	best, found := unused, (*entry)(nil)
 	for _, e := range s.entries[host] {
 		if r := e.rank(port); r < best {
@@ -53,6 +55,7 @@ func (s *Set) profile(host string, port uint16) *profiles.Profile {
 	if found == nil {
 		return nil
 	}
+	// Split targets without a port need one.
 	if port == 0 {
 		port = defaultPort
 	}
@@ -62,6 +65,7 @@ func (s *Set) profile(host string, port uint16) *profiles.Profile {
 // add adds e to the set. If the set already has an entry with the same key, add returns
 // that entry and does not add e.
 func (s *Set) add(e *entry) (existing *entry) {
+	// There must be only one entry for each key.
 	i := slices.IndexFunc(s.entries[e.host], func(other *entry) bool { return other.key() == e.key() })
 	if i >= 0 {
 		return s.entries[e.host][i]
@@ -81,7 +85,7 @@ type entry struct {
 	host      string // in lower case, without a dot at the end
 	port      uint16 // 0 means all ports for which the file has no other entry
 	namespace string // namespace of a ServiceProfile; may be empty
-	linkerd   bool
+	linkerd   bool   // from a ServiceProfile, and not in the short form of this package
 
 	profile     profiles.Profile // without Targets; OpaqueProtocol means that all ports are opaque
 	split       []profiles.Target
@@ -101,6 +105,7 @@ const (
 // applies to the target. An entry for another port never applies: its rank is the constant unused.
 // A ServiceProfile in the namespace of its service has a lower rank than one in another namespace.
 func (e *entry) rank(port uint16) int {
+	// Only an entry in the short form can be for one port.
 	switch {
 	case e.linkerd && (e.namespace == "" || e.namespace == ownNamespace(e.host)):
 		return ofService
@@ -117,6 +122,7 @@ func (e *entry) rank(port uint16) int {
 // ownNamespace returns the namespace in the name of a Kubernetes service, such as
 // "default" for "web.default.svc.cluster.local". It returns "" for other names.
 func ownNamespace(host string) string {
+	// SplitN keeps the rest, so that a longer cluster domain does not matter.
 	labels := strings.SplitN(host, ".", 4)
 	if len(labels) >= 3 && labels[2] == "svc" {
 		return labels[1]
@@ -127,6 +133,7 @@ func ownNamespace(host string) string {
 // splitTarget returns the host and the port of target. The port is 0 if target has no port. A name
 // is returned in lower case without a final dot. ok is false if target has neither a name nor an
 // address.
+// A target without a port is not an error.
 func splitTarget(target string) (host string, port uint16, ok bool) {
 	host = target
 	if h, p, err := net.SplitHostPort(target); err == nil {
@@ -135,6 +142,7 @@ func splitTarget(target string) (host string, port uint16, ok bool) {
 		}
 		host = h
 	}
+	// Brackets may surround an IPv6 address without a port.
 	if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return addr.Unmap().String(), port, true
 	}
@@ -150,7 +158,9 @@ const defaultPort = 80
 // a port get this port.
 func (e *entry) with(port uint16) *profiles.Profile {
 	p := e.profile
+	// A port may be opaque by itself, or all ports are.
 	p.OpaqueProtocol = p.OpaqueProtocol || e.opaquePorts[port]
+	// Other ports share the routes of e, so they must not be modified.
 	p.Routes = withMirrorPorts(p.Routes, port)
 	for _, t := range e.split {
 		t.Authority = withPort(t.Authority, port)
@@ -171,11 +181,13 @@ type key struct {
 	host      string
 	port      uint16
 	namespace string
-	linkerd   bool
+	linkerd   bool // see entry.linkerd
 }
 
+// key returns what identifies the entry: two entries of a file must not have the same key.
 func (e *entry) key() key { return key{e.host, e.port, e.namespace, e.linkerd} }
 
+// String returns the entry's name as a user would write it.
 func (e *entry) String() string {
 	if e.port == 0 {
 		return e.host

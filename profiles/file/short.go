@@ -18,9 +18,11 @@ import (
 // document. The profiles of the entries are equal, except that a missing name is the host of the
 // target.
 func readShort(v value) []*entry {
+	// e collects what all targets of the document have in common.
 	e := &entry{profile: profiles.Profile{RetryBudget: defaultBudget()}}
 	var targets []*entry
 	v.Read(fields{
+		// The targets are kept apart, because each becomes an entry of its own.
 		"target": func(v value) {
 			for _, item := range v.OneOrMore() {
 				if t := readTarget(item); t != nil {
@@ -47,7 +49,9 @@ func readShort(v value) []*entry {
 	v.Require("target", "the name of the service: web.default.svc.cluster.local")
 	checkOneEndpoint(v)
 	for _, t := range targets {
+		// All entries share the routes and the split, which are not modified later.
 		t.split, t.profile = e.split, e.profile
+		// The name of a target is its apex, unless requests go to an endpoint.
 		if t.profile.Name == "" && t.profile.Endpoint == nil && authority.IsDNSName(t.host) {
 			t.profile.Name = t.host
 		}
@@ -55,12 +59,14 @@ func readShort(v value) []*entry {
 	return targets
 }
 
+// readTarget reads the target of a document: a name or an address. It returns nil after a mistake.
 func readTarget(v value) *entry {
 	text, ok := v.Text()
 	if !ok {
 		return nil
 	}
 	host, port, ok := splitTarget(text)
+	// An address must be valid as a whole; anything else must be a DNS name.
 	if _, err := netip.ParseAddr(host); !ok || err != nil && !authority.IsDNSName(host) {
 		v.Failf("want a DNS name or an IP address, with a port or without: web.default.svc.cluster.local:80")
 		return nil
@@ -68,6 +74,7 @@ func readTarget(v value) *entry {
 	return &entry{at: v.Note(""), host: host, port: port}
 }
 
+// name reads the name of the profile, which metrics show and to which requests go without a split.
 func (e *entry) name(v value) {
 	if text, ok := v.Text(); ok {
 		if !authority.IsDNSName(text) {
@@ -81,6 +88,7 @@ func (e *entry) name(v value) {
 func (e *entry) readSplit(v value) {
 	v.Each(func(key, item value) {
 		t := profiles.Target{Authority: key.Node.Value}
+		// Each field is a target with its weight, such as "books: 3".
 		count(&t.Weight, math.MaxUint32)(item)
 		if err := t.Validate(); err != nil {
 			key.Failf("%v: want a name, with a port or without", err)
@@ -93,6 +101,7 @@ func (e *entry) readSplit(v value) {
 // controller uses by default: see defaultBudget.
 func (e *entry) shortBudget(v value) {
 	b := defaultBudget()
+	// If v.Mistakes grows from here on, one of the fields is invalid.
 	wrong := len(v.Mistakes)
 	v.Read(fields{
 		"ratio":        number(&b.Ratio),
@@ -105,13 +114,15 @@ func (e *entry) shortBudget(v value) {
 	e.profile.RetryBudget = b
 }
 
+// shortRoutes reads the routes of a document.
 func (e *entry) shortRoutes(v value) {
 	for _, item := range v.Members("an empty route: take it out, or write {match: {path: /}}") {
 		e.profile.Routes = append(e.profile.Routes, readShortRoute(item))
 	}
 }
 
-// oneOf returns a function that reads one of names into field. The value of a name is its index.
+// oneOf returns a function that reads one of names into field. The value of a name is its index, so the names must be
+// in the order of the constants.
 func oneOf[T ~uint8](field *T, names ...string) func(value) {
 	return into(field, "one of "+strings.Join(names, ", "), func(s string) (T, bool) {
 		i := slices.Index(names, s)
@@ -119,7 +130,9 @@ func oneOf[T ~uint8](field *T, names ...string) func(value) {
 	})
 }
 
+// readShortRoute reads a route in the short form. Each field of the mapping is read by its own function.
 func readShortRoute(v value) (r profiles.Route) {
+	// Classes may be given in two ways, which exclude each other because the first matching class applies.
 	var successes, failures, classes []profiles.ResponseClass
 	var retry profiles.Retry
 	retryable := false
@@ -174,6 +187,7 @@ func readRetry(v value, r *profiles.Retry) (retryable bool) {
 // tap show this label. If name is "" or labels already has a label "route", labelled returns labels
 // unchanged.
 func labelled(labels map[string]string, name string) map[string]string {
+	// A label route that the user has written wins over the name.
 	if _, ok := labels["route"]; ok || name == "" {
 		return labels
 	}
@@ -192,6 +206,7 @@ func rate(field *profiles.Rate) func(value) {
 			number(&field.PerSecond)(v)
 			return
 		}
+		// If v.Mistakes grows from here on, one of the fields is invalid.
 		wrong := len(v.Mistakes)
 		v.Read(fields{"perSecond": number(&field.PerSecond), "burst": count(&field.Burst, math.MaxInt32)})
 		v.Require("perSecond", "a number of requests")
@@ -201,6 +216,7 @@ func rate(field *profiles.Rate) func(value) {
 	}
 }
 
+// endpoint reads the endpoint of a profile, to which all its requests go.
 func (e *entry) endpoint(v value) {
 	endpoint := &resolve.Endpoint{}
 	wrong := len(v.Mistakes)
@@ -222,6 +238,7 @@ func (e *entry) endpoint(v value) {
 		"pingWhileIdle": yamlfile.Boolean(&endpoint.PingWhileIdle),
 	})
 	v.Require("addr", "where it is: 10.0.0.1:80")
+	// The address was reported already, if it is invalid.
 	if endpoint.Addr.IsValid() && len(v.Mistakes) == wrong {
 		if err := endpoint.Validate(); err != nil {
 			v.Failf("%v", err)
@@ -233,6 +250,7 @@ func (e *entry) endpoint(v value) {
 // checkOneEndpoint reports a mistake for a name or a split in a profile with an endpoint, because
 // all requests go to the endpoint.
 func checkOneEndpoint(v value) {
+	// Without the field endpoint, the others are allowed.
 	if item, ok := v.Field("endpoint"); !ok || item.IsNull() {
 		return
 	}

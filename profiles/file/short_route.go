@@ -17,7 +17,9 @@ import (
 // If the number of mistakes exceeds wrongBefore, reading the field has failed, and checkRoute does
 // nothing.
 func checkRoute(v value, wrongBefore int, r profiles.Route) {
+	// Validate also requires a condition, so r gets one.
 	r.Match = profiles.All{}
+	// FieldErrors list all mistakes; the first is enough at this place.
 	if wrong, ok := errors.AsType[*profiles.FieldError](r.Validate()); ok && len(v.Mistakes) == wrongBefore {
 		v.Failf("%v", wrong.Err)
 	}
@@ -26,10 +28,12 @@ func checkRoute(v value, wrongBefore int, r profiles.Route) {
 // headerChanges returns a function that reads a HeaderMutation into field.
 func headerChanges(field *layer.HeaderMutation) func(value) {
 	return func(v value) {
+		// If v.Mistakes grows from here on, one of the fields is invalid.
 		wrong := len(v.Mistakes)
 		v.Read(fields{
 			"add": func(v value) {
 				v.Each(func(key, item value) {
+					// A field may be added several times, with several values.
 					for _, item := range item.OneOrMore() {
 						field.Add = appendField(item, field.Add, key)
 					}
@@ -46,6 +50,7 @@ func headerChanges(field *layer.HeaderMutation) func(value) {
 				}
 			},
 		})
+		// An empty mapping is probably a mistake.
 		if v.Node.Kind == yaml.MappingNode && len(v.Node.Content) == 0 {
 			v.Failf("no change: want one or more of add, remove, set")
 		}
@@ -53,6 +58,7 @@ func headerChanges(field *layer.HeaderMutation) func(value) {
 	}
 }
 
+// appendField appends the header field with the text in v to list, and returns it.
 func appendField(v value, list []layer.HeaderField, name value) []layer.HeaderField {
 	if text, ok := v.Text(); ok {
 		list = append(list, layer.HeaderField{Name: name.Node.Value, Value: text})
@@ -60,9 +66,11 @@ func appendField(v value, list []layer.HeaderField, name value) []layer.HeaderFi
 	return list
 }
 
+// redirect returns a function that reads a Redirect into *field.
 func redirect(field **profiles.Redirect) func(value) {
 	return func(v value) {
 		to := &profiles.Redirect{}
+		// If v.Mistakes grows from here on, one of the fields is invalid.
 		wrong := len(v.Mistakes)
 		v.Read(fields{
 			"status":    count(&to.Status, math.MaxInt16),
@@ -81,6 +89,7 @@ func redirect(field **profiles.Redirect) func(value) {
 	}
 }
 
+// rewrite returns a function that reads a Rewrite into *field.
 func rewrite(field **profiles.Rewrite) func(value) {
 	return func(v value) {
 		rewrite := &profiles.Rewrite{}
@@ -96,6 +105,7 @@ func rewrite(field **profiles.Rewrite) func(value) {
 	}
 }
 
+// respond returns a function that reads the response of a route into *field.
 func respond(field **layer.DirectResponse) func(value) {
 	return func(v value) {
 		response := &layer.DirectResponse{}
@@ -114,10 +124,12 @@ func respond(field **layer.DirectResponse) func(value) {
 	}
 }
 
+// faults returns a function that reads a list of faults into *field.
 func faults(field *[]profiles.Fault) func(value) {
 	return func(v value) {
 		for _, item := range v.Members("an empty fault: take it out") {
 			wrong := len(v.Mistakes)
+			// The faults so far are checked together, because their fractions must not exceed 1.
 			all := append(*field, readFault(item))
 			if checkRoute(item, wrong, profiles.Route{Faults: all}); len(v.Mistakes) == wrong {
 				*field = all
@@ -142,6 +154,7 @@ func readFault(v value) (f profiles.Fault) {
 	return f
 }
 
+// failedGRPC returns a function that reads a gRPC status other than OK into field.
 func failedGRPC(field *uint32) func(value) {
 	return into(field, "a status of gRPC from 1 to 16, or its name, such as UNAVAILABLE", func(s string) (uint32, bool) {
 		n, ok := parseGRPCStatus(s)
@@ -153,6 +166,7 @@ func failedGRPC(field *uint32) func(value) {
 // into field.
 func share(field *float64) func(value) {
 	return into(field, "a share from 0 to 1, or from 0% to 100%", func(s string) (float64, bool) {
+		// "20%" is the same as "0.2".
 		digits, percent := strings.CutSuffix(s, "%")
 		f, err := strconv.ParseFloat(digits, 64)
 		if percent {
@@ -162,6 +176,7 @@ func share(field *float64) func(value) {
 	})
 }
 
+// mirrors returns a function that reads a list of mirrors into *field.
 func mirrors(field *[]profiles.Mirror) func(value) {
 	return func(v value) {
 		for _, item := range v.Members("an empty mirror: take it out") {
@@ -171,10 +186,13 @@ func mirrors(field *[]profiles.Mirror) func(value) {
 }
 
 func readMirror(v value) (m profiles.Mirror) {
+	// How many mistakes there are before the Mirror, to find out whether reading it adds any.
 	wrong := len(v.Mistakes)
 	v.Read(fields{
 		"target": word(&m.Authority),
+		// The inner v is the value of the field. It reports to the same list of mistakes.
 		"share": func(v value) {
+			// A share of 0 would mean all requests in a Mirror. It is also 0 after a mistake in share itself.
 			if share(&m.Fraction)(v); m.Fraction == 0 && len(v.Mistakes) == wrong {
 				v.Failf("want a share above 0; for no copies, take the mirror out")
 			}
@@ -197,6 +215,7 @@ func bodySize(field *int64) func(value) {
 		} else if digits, ok := strings.CutSuffix(s, "MiB"); ok {
 			s, unit = digits, 1<<20
 		}
+		// 31 bits keep the product with the unit below the limit of an int64.
 		n, err := strconv.ParseUint(s, 10, 31)
 		size := int64(n) * unit
 		if size == 0 {
@@ -209,12 +228,14 @@ func bodySize(field *int64) func(value) {
 // withMirrorPorts returns routes in which the mirror targets have a port, as withPort adds it. If it must
 // change a route, it returns a copy, because other entries use the same routes.
 func withMirrorPorts(routes []profiles.Route, port uint16) []profiles.Route {
+	// open reports whether the target of m has no port.
 	open := func(m profiles.Mirror) bool { return withPort(m.Authority, port) != m.Authority }
-	cloned := false
+	cloned := false // routes is a copy, which may be changed
 	for i, r := range routes {
 		if !slices.ContainsFunc(r.Mirrors, open) {
 			continue
 		}
+		// The slice is copied once, and the Mirrors of each route that changes.
 		if !cloned {
 			routes, cloned = slices.Clone(routes), true
 		}

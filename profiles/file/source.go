@@ -37,15 +37,18 @@ func New(path string, opts ...Option) *Source {
 	}
 	o := options{log: slog.New(slog.DiscardHandler)}
 	option.Apply(&o, opts)
+	// parse is Parse with a log of the warnings.
 	parse := func(name string, data []byte) (*Set, error) {
 		set, err := Parse(name, data)
 		if err == nil {
+			// Warnings are logged here, because Parse is called only when the file has changed.
 			for _, w := range set.Warnings {
 				_ = panics.Contain(func() { o.log.Warn("left out of a profile", "err", w) })
 			}
 		}
 		return set, err
 	}
+	// follow.File reads the file again at each poll, and parses it if its content has changed.
 	f := &follow.File[*Set]{Path: path, Max: follow.MaxSize, Parse: parse}
 	return &Source{poller: follow.NewPoller(follow.Interval, f.Look)}
 }
@@ -64,6 +67,7 @@ func New(path string, opts ...Option) *Source {
 // address, the only item is an error that matches [profiles.ErrNoProfile].
 func (s *Source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
+		// A target that can never be in a file ends the sequence with an error.
 		host, port, ok := splitTarget(target)
 		if !ok && ctx.Err() == nil {
 			yield(nil, fmt.Errorf("file: target %q: %w: neither a name nor an address", target, profiles.ErrNoProfile))
@@ -72,6 +76,8 @@ func (s *Source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 			return
 		}
 		v := view{target: target, host: host, port: port}
+		// Each state of the file is one round. A state may hold both a profile and an error, so next is called until it
+		// has nothing more.
 		for range s.poller.States(ctx) {
 			for ctx.Err() == nil {
 				p, err := v.next(s.poller.Latest())
@@ -103,6 +109,7 @@ type view struct {
 // the file. It returns nil and nil if nothing must be yielded. If both must be yielded, the
 // profile comes first.
 func (v *view) next(st *state) (*profiles.Profile, error) {
+	// now is the profile in the last valid content, even if the file has mistakes since then.
 	var now *profiles.Profile
 	err := yamlfile.Located(st.Latest.Err)
 	if st.Good != nil {
@@ -111,12 +118,14 @@ func (v *view) next(st *state) (*profiles.Profile, error) {
 			err = errors.Join(err, v.removed(set.Targets()))
 		}
 	}
+	// Each state is examined once. Later calls for the same state only look for an error to yield.
 	if st != v.seen {
 		v.seen = st
 		if v.update(now, st.Good != nil, err == nil) {
 			return v.profile, nil
 		}
 	}
+	// The same error is not yielded twice.
 	if err != nil && err.Error() == v.err {
 		err = nil
 	}
@@ -136,9 +145,11 @@ func (v *view) update(now *profiles.Profile, read, healthy bool) bool {
 		v.named = true
 	case !read || v.named:
 		return false // the file may have the target, or it was removed
+	// The file is valid and has no profile for this target, so the default profile applies.
 	default:
 		now = &profiles.Profile{}
 	}
+	// After an error, the profile is yielded again even if it is unchanged, to show that the error is over.
 	recovered := v.err != "" && healthy
 	if v.profile != nil && reflect.DeepEqual(now, v.profile) && !recovered {
 		return false

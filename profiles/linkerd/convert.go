@@ -26,6 +26,7 @@ func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Prof
 	}
 	for i, r := range m.GetRoutes() {
 		route := convertRoute(r, func(err error) { drop(fmt.Errorf("route %d: %w", i, err)) })
+		// The Router would leave this route out, but could not name its place in the message.
 		if err := profiles.ValidateMatch(route.Match); err != nil {
 			drop(fmt.Errorf("route %d: %w", i, err))
 			continue
@@ -34,6 +35,7 @@ func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Prof
 	}
 	for _, d := range m.GetDstOverrides() {
 		target := profiles.Target{Authority: d.GetAuthority(), Weight: d.GetWeight()}
+		// Such a target would never be reached.
 		if err := authority.CheckTarget(target.Authority); err != nil {
 			drop(err)
 			continue
@@ -69,6 +71,7 @@ func convertRoute(r *destination.Route, drop func(error)) profiles.Route {
 		route.Retry = &profiles.Retry{NonIdempotent: true} // linkerd retries all methods
 	}
 	for i, c := range r.GetResponseClasses() {
+		// An invalid class is left out, so that linkerd's rules apply to its responses.
 		class := profiles.ResponseClass{Match: convertResponseMatch(c.GetCondition(), drop), Failure: c.GetIsFailure()}
 		if err := class.Validate(); err != nil {
 			drop(fmt.Errorf("response class %d: %w", i, err))
@@ -88,6 +91,7 @@ func convertRoute(r *destination.Route, drop func(error)) profiles.Route {
 
 // convertDuration converts d. It returns 0 and an error if d is invalid or negative.
 func convertDuration(d *durationpb.Duration) (time.Duration, error) {
+	// CheckValid also rejects a duration that does not fit.
 	if err := d.CheckValid(); err != nil {
 		return 0, err
 	}
@@ -140,6 +144,7 @@ func convertMembers[M any](members []M, convert func(M, func(error)) profiles.Ma
 	converted := make([]profiles.Match, 0, len(members))
 	for _, m := range members {
 		c := convert(m, drop)
+		// The kind of the member is unknown, or it is invalid. The others still apply.
 		if c == nil {
 			drop(errors.New("member of a condition: empty"))
 			continue

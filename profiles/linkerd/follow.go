@@ -33,7 +33,7 @@ type follower[M proto.Message] struct {
 	last     M                 // the last message
 	profile  *profiles.Profile // converted from last
 	err      error             // the error of converting last
-	invalid  oncelog.Logger
+	invalid  oncelog.Logger    // logs what is left out of profiles
 }
 
 // receiver is the client's side of a gRPC stream of messages.
@@ -55,6 +55,7 @@ func follow[M proto.Message](ctx context.Context, w *follower[M]) iter.Seq2[*pro
 // canceled.
 func (w *follower[M]) stream(ctx context.Context) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
+		// The watchdog cancels the stream when one of its time limits has passed.
 		dog := w.limits.Begin(ctx, errNoAnswer)
 		defer dog.Stop()
 		err := w.read(dog, func(p *profiles.Profile) bool { return yield(p, nil) })
@@ -67,11 +68,13 @@ func (w *follower[M]) stream(ctx context.Context) iter.Seq2[*profiles.Profile, e
 // read opens one stream and yields its profiles. dog enforces the stream's time limits. read
 // returns the error at the end of the stream, or nil if yield returned false.
 func (w *follower[M]) read(dog *stream.Watchdog, yield func(*profiles.Profile) bool) error {
+	// Wait starts the next time limit, or returns the error of one that has passed.
 	if err := dog.Wait(); err != nil {
 		return err
 	}
 	var messages receiver[M]
 	var err error
+	// Opening a stream needs a large stack, which is not kept while this goroutine waits.
 	freshstack.Call(func() { messages, err = w.open(dog.Context()) })
 	if err != nil {
 		return dog.Cause(err)
@@ -82,8 +85,10 @@ func (w *follower[M]) read(dog *stream.Watchdog, yield func(*profiles.Profile) b
 		}
 		message, err := messages.Recv()
 		if err != nil {
+			// Cause returns the exceeded time limit, if that has ended the stream.
 			return dog.Cause(err)
 		}
+		// Heard ends the limit for the first message. While the consumer handles the profile, silence does not count.
 		dog.Pause()
 		dog.Heard()
 		var p *profiles.Profile
@@ -100,6 +105,7 @@ func (w *follower[M]) read(dog *stream.Watchdog, yield func(*profiles.Profile) b
 // converted converts a message to a profile. If the message equals the previous one,
 // converted returns the previous profile, because compiling all expressions again is slow.
 func (w *follower[M]) converted(message M) (*profiles.Profile, error) {
+	// A new stream usually begins with the same message as the one before.
 	if !w.received || !proto.Equal(message, w.last) {
 		w.received, w.last = true, message
 		w.profile, w.err = w.convert(message, w.invalid.Add)
@@ -111,6 +117,7 @@ func (w *follower[M]) converted(message M) (*profiles.Profile, error) {
 // failure returns the error to yield when a stream has ended with err. The error matches
 // ErrNoProfile if err's status code means that there is no profile for the target: see w.final.
 func (w *follower[M]) failure(err error) error {
+	// gRPC ends a stream with io.EOF if the server has closed it without an error.
 	if errors.Is(err, io.EOF) {
 		err = stream.ErrEnded
 	}

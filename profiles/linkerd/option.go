@@ -52,6 +52,7 @@ func WithSuffixes(suffixes ...string) Option {
 // WithNetworks requests profiles only for addresses in one of the networks, and for targets that
 // [WithSuffixes] allows. An IPv6 network contains no IPv4 address. An invalid network panics.
 func WithNetworks(networks ...netip.Prefix) Option {
+	// All networks are checked before any option is made.
 	for i, n := range networks {
 		if !n.IsValid() {
 			panic(fmt.Sprintf("linkerd: WithNetworks: network %d of %d is not valid", i+1, len(networks)))
@@ -69,18 +70,22 @@ func (o *options) requests(target string) bool {
 	if !o.limited {
 		return true
 	}
+	// A target without a port is a host alone.
 	host, _, err := net.SplitHostPort(target)
 	if err != nil {
 		host = target
 	}
+	// As an IPv4 address, if it is mapped.
 	if addr, err := netip.ParseAddr(host); err == nil {
 		addr = addr.Unmap().WithZone("")
 		return slices.ContainsFunc(o.networks, func(n netip.Prefix) bool { return n.Contains(addr) })
 	}
 	name := plainName(host)
+	// "" is the suffix ".", which allows every name. A suffix must begin at a label.
 	return slices.ContainsFunc(o.suffixes, func(s string) bool { return s == "" || name == s || strings.HasSuffix(name, "."+s) })
 }
 
+// plainName returns s in lower case without a final dot.
 func plainName(s string) string { return strings.ToLower(strings.TrimSuffix(s, ".")) }
 
 // WithContextToken sets the context token of each request, such as

@@ -55,6 +55,7 @@ func (s *policies) Watch(ctx context.Context, target string) iter.Seq2[*profiles
 	if !s.requests(target) {
 		return s.outside(target)
 	}
+	// The controller distinguishes names from addresses.
 	spec := &outbound.TrafficSpec{SourceWorkload: s.workload, Target: &outbound.TrafficSpec_Authority{Authority: target}}
 	if addr, err := netip.ParseAddrPort(target); err == nil {
 		spec.Target = &outbound.TrafficSpec_Addr{Addr: wire.TCP(addr)}
@@ -91,8 +92,8 @@ type preferred struct {
 	wait            time.Duration
 	log             *slog.Logger
 
-	silent atomic.Bool // whether the policy controller did not answer within wait
-	warned atomic.Bool // whether the outage was logged
+	silent atomic.Bool // the policy controller did not answer within wait, so new watches do not wait for it
+	warned atomic.Bool // the outage was logged, and its end will be
 }
 
 // item is one item from the sequence of the profile source or the policy source.
@@ -106,13 +107,16 @@ type item struct {
 // whenever it changes. It waits for both goroutines before the sequence ends.
 func (s *preferred) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
+		// ctx ends both watches when the consumer breaks.
 		ctx, cancel := context.WithCancel(ctx)
 		var group sync.WaitGroup
 		defer group.Wait()
 		defer cancel()
+		// Not buffered, so that a source waits until its item was handled.
 		items := make(chan item)
 		// watch sends the items of source to items; policy tells whether it is the policy source.
 		watch := func(source profiles.Source, policy bool) {
+			// send is the yield function of the source's sequence.
 			send := func(p *profiles.Profile, err error) bool {
 				select {
 				case items <- item{p, err, policy}:
@@ -122,6 +126,7 @@ func (s *preferred) Watch(ctx context.Context, target string) iter.Seq2[*profile
 				}
 			}
 			group.Go(func() {
+				// The sources are user code, so a panic in one becomes an error.
 				if err := panics.Contain(func() { source.Watch(ctx, target)(send) }); err != nil {
 					send(nil, fmt.Errorf("linkerd: watch %q: %w", target, err))
 				}
@@ -129,8 +134,10 @@ func (s *preferred) Watch(ctx context.Context, target string) iter.Seq2[*profile
 		}
 		watch(s.profile, false)
 		watch(s.policy, true)
+		// After wait, whatever has arrived by then is used.
 		timer := time.NewTimer(s.wait)
 		defer timer.Stop()
+		// If the controller is silent, new watches do not wait for it.
 		m := merged{preferred: s, policy: side{settled: s.silent.Load()}}
 		for {
 			var p *profiles.Profile
@@ -174,21 +181,24 @@ type side struct {
 // the profile or the error that the sequence must yield. It returns nil and nil if nothing
 // must be yielded.
 func (m *merged) add(ctx context.Context, target string, i item) (_ *profiles.Profile, err error) {
+	// slot is the side to which the item belongs.
 	slot := &m.profile
 	if i.policy {
 		slot = &m.policy
 		m.report(ctx, target, i.err)
 	}
+	// To notice whether the item changes anything.
 	previous := *slot
 	switch slot.settled = true; {
 	case i.err == nil:
 		slot.current = i.profile
 	case errors.Is(i.err, profiles.ErrNoProfile):
-		slot.final = i.err
+		slot.final = i.err // the source has no profile, and will not have one
 	case !i.policy:
-		err = i.err // an outage, which the consumer logs
+		err = i.err // an outage of the profile source, which the consumer logs; report logs that of the policy source
 	}
 	switch {
+	// Neither source will ever yield a profile.
 	case m.profile.final != nil && m.policy.final != nil && m.policy.current == nil:
 		return nil, m.profile.final
 	case previous.settled && previous.current == slot.current && (previous.final == nil) == (slot.final == nil):
@@ -204,6 +214,7 @@ func (m *merged) late(ctx context.Context, target string) *profiles.Profile {
 	if m.profile.settled && m.policy.settled {
 		return nil
 	}
+	// Other watches need not wait as long for a controller that is down.
 	if !m.policy.settled {
 		m.silent.Store(true)
 		m.warn(ctx, target, errNoAnswer)
@@ -215,6 +226,7 @@ func (m *merged) late(ctx context.Context, target string) *profiles.Profile {
 // report logs when an outage of the policy controller begins and ends. err is the policy source's
 // last error, or nil after a policy.
 func (m *merged) report(ctx context.Context, target string, err error) {
+	// The order matters: Unimplemented also means that there is no profile, but is a mistake of the configuration.
 	switch {
 	case err == nil:
 		m.silent.Store(false)
@@ -224,6 +236,7 @@ func (m *merged) report(ctx context.Context, target string, err error) {
 	case isUnimplemented(err):
 		m.warn(ctx, target, err)
 	case errors.Is(err, profiles.ErrNoProfile):
+		// An answer, so new watches wait again. warned stays until a policy arrives.
 		m.silent.Store(false)
 		m.log.DebugContext(ctx, "no policy", "target", target, "err", err)
 	case errors.Is(err, stream.ErrEnded) && m.policy.current != nil:
@@ -243,10 +256,12 @@ func (m *merged) warn(ctx context.Context, target string, err error) {
 // effective returns the profile or the policy that applies to the target: see [Prefer]. It returns
 // nil while the profile or the policy may still arrive.
 func (m *merged) effective() *profiles.Profile {
+	// One of them may still arrive within the wait.
 	if !m.profile.settled || !m.policy.settled {
 		return nil
 	}
 	profile, policy := m.profile.current, m.policy.current
+	// The order is that in the comment of Prefer.
 	switch {
 	case profile == nil && policy == nil && m.profile.final == nil:
 		return nil // the profile is awaited
@@ -259,11 +274,13 @@ func (m *merged) effective() *profiles.Profile {
 	case profile.Name != "" && len(profile.Routes)+len(profile.Targets) > 0:
 		return profile
 	}
+	// A copy, because the policy source may yield the same value again.
 	p := *policy
 	p.Name, p.OpaqueProtocol = profile.Name, policy.OpaqueProtocol || profile.OpaqueProtocol
 	return &p
 }
 
+// isUnimplemented reports whether the controller has no policies at all.
 func isUnimplemented(err error) bool {
 	return status.Code(err) == codes.Unimplemented
 }

@@ -24,12 +24,16 @@ func convertPolicy(m *outbound.OutboundPolicy, drop func(error)) (*profiles.Prof
 		Precedence: profiles.MostSpecific, RoutesOnly: true,
 		Policy: &profiles.Policy{Name: metaName(m.GetMetadata()), Labels: metaLabels("parent", m.GetMetadata())},
 	}
+	// The converter reports each part that is left out, with its place.
 	c := &policyConverter{drop: drop}
+	// Connections that are not HTTP have no route, so they are rejected.
 	closed := &profiles.Profile{RoutesOnly: true}
+	// The controller says which protocol the target speaks, or that it must be detected.
 	switch kind := m.GetProtocol().GetKind().(type) {
 	case *outbound.ProxyProtocol_Detect_:
 		h1, h2 := kind.Detect.GetHttp1(), kind.Detect.GetHttp2()
 		routes, accrual := h2.GetRoutes(), h2.GetFailureAccrual()
+		// With detection, a profile has one list of routes for both versions.
 		switch {
 		case h2 == nil:
 			routes, accrual = h1.GetRoutes(), h1.GetFailureAccrual()
@@ -72,6 +76,7 @@ type policyConverter struct {
 // problem and problemf report a part of the policy that is left out, with its place.
 func (c *policyConverter) problem(err error) { c.drop(fmt.Errorf("%s: %w", c.at, err)) }
 
+// problemf records a part of the policy that is ignored, and why.
 func (c *policyConverter) problemf(format string, args ...any) {
 	c.problem(fmt.Errorf(format, args...))
 }
@@ -110,6 +115,7 @@ func (c *policyConverter) routes(r rule, hosts []profiles.Match, metadata *meta.
 // of matches hold. If hosts is empty, an element of matches is sufficient.
 func atHosts(hosts []profiles.Match, matches []profiles.All) profiles.Match {
 	var all profiles.Any
+	// Without hosts, a condition is sufficient by itself.
 	if len(hosts) == 0 {
 		for _, m := range matches {
 			all = append(all, m)
@@ -117,12 +123,16 @@ func atHosts(hosts []profiles.Match, matches []profiles.All) profiles.Match {
 	}
 	for _, h := range hosts {
 		for _, m := range matches {
+			// A host and a condition must hold together.
 			all = append(all, append(profiles.All{h}, m...))
 		}
 	}
 	return all
 }
 
+// httpRoutes converts the HTTP routes of the policy, one profile route or more for each rule. It drops a rule whose
+// conditions are all invalid, because it would match every request.
+//
 //nolint:dupl // the API has a type for each kind of route
 func (c *policyConverter) httpRoutes(all []*outbound.HttpRoute) []profiles.Route {
 	hosts := func(r *outbound.HttpRoute) ([]profiles.Match, bool) { return hostsOf(c, r.GetHosts()) }
@@ -140,6 +150,9 @@ func (c *policyConverter) httpRoutes(all []*outbound.HttpRoute) []profiles.Route
 	})
 }
 
+// grpcRoutes converts the gRPC routes of the policy, one profile route or more for each rule. It drops a rule whose
+// conditions are all invalid, because it would match every request.
+//
 //nolint:dupl // the API has a type for each kind of route
 func (c *policyConverter) grpcRoutes(all []*outbound.GrpcRoute) []profiles.Route {
 	hosts := func(r *outbound.GrpcRoute) ([]profiles.Match, bool) { return hostsOf(c, r.GetHosts()) }
@@ -161,6 +174,7 @@ func (c *policyConverter) grpcRoutes(all []*outbound.GrpcRoute) []profiles.Route
 // first rule in the first route counts.
 func (c *policyConverter) connections(o *outbound.ProxyProtocol_Opaque) *profiles.Profile {
 	p := &profiles.Profile{RoutesOnly: true}
+	// min, because the list may be empty.
 	for _, r := range o.GetRoutes()[:min(len(o.GetRoutes()), 1)] {
 		first := &outbound.OpaqueRoute{Metadata: r.GetMetadata(), Rules: r.GetRules()[:min(len(r.GetRules()), 1)]}
 		hosts := func(*outbound.OpaqueRoute) ([]profiles.Match, bool) { return nil, true }
@@ -194,12 +208,14 @@ func routesOf[U any, R interface {
 	var routes []profiles.Route
 	for i, r := range all {
 		c.at = fmt.Sprintf("route %d %q", i, metaName(r.GetMetadata()))
+		// A route whose hosts are all invalid must not apply to every host.
 		names, ok := hosts(r)
 		if !ok {
 			continue
 		}
 		for j, source := range r.GetRules() {
 			c.at = fmt.Sprintf("route %d %q, rule %d", i, metaName(r.GetMetadata()), j)
+			// A rule whose conditions are all invalid must not apply to every request.
 			if converted, ok := convert(source); ok {
 				routes = append(routes, c.routes(converted, names, r.GetMetadata())...)
 			}
@@ -223,6 +239,7 @@ func hostsOf[S interface{ GetReverseLabels() []string }, H interface {
 		}
 		hosts = append(hosts, m)
 	}
+	// Without hosts, a route holds for every host. If all hosts are invalid, the route must not.
 	return hosts, len(hosts) > 0 || len(all) == 0
 }
 
@@ -236,6 +253,7 @@ func convertMatches[M any](c *policyConverter, target *rule, all []M, convert fu
 			c.problem(err)
 			continue
 		}
+		// Both lists have the same length, also if a match has no prefix.
 		target.matches, target.prefixes = append(target.matches, match), append(target.prefixes, prefix)
 	}
 	return len(target.matches) > 0 || len(all) == 0
@@ -260,6 +278,7 @@ func (c *policyConverter) addTimeouts(route *profiles.Route, r requestRule) {
 // duration converts d. It returns 0 if d is missing or invalid. what describes
 // d in errors.
 func (c *policyConverter) duration(what string, d *durationpb.Duration) time.Duration {
+	// A duration that is not set is 0, which means the default.
 	if d == nil {
 		return 0
 	}
@@ -274,6 +293,7 @@ func (c *policyConverter) duration(what string, d *durationpb.Duration) time.Dur
 func metaName(m *meta.Metadata) string {
 	r := m.GetResource()
 	switch {
+	// Without a resource, the controller has made the route itself.
 	case r == nil:
 		return "default." + m.GetDefault()
 	case r.GetPort() == 0:
@@ -292,6 +312,7 @@ func metaLabels(prefix string, m *meta.Metadata) map[string]string {
 		prefix + "_group": r.GetGroup(), prefix + "_kind": r.GetKind(),
 		prefix + "_namespace": r.GetNamespace(), prefix + "_name": r.GetName(),
 	}
+	// As above, a default of the controller has no resource.
 	if r == nil {
 		labels[prefix+"_kind"], labels[prefix+"_name"] = "default", m.GetDefault()
 	}

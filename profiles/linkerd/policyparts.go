@@ -7,6 +7,7 @@ import (
 
 	"github.com/linkerd/linkerd2-proxy-api/go/opaque_route"
 	"github.com/linkerd/linkerd2-proxy-api/go/outbound"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gotower/gotower/internal/authority"
@@ -22,8 +23,10 @@ type filters struct {
 	forbidden bool // whether the connection is rejected
 }
 
+// httpFilters converts the filters of an HTTP route or backend. It leaves out invalid ones.
 func (c *policyConverter) httpFilters(all []*outbound.HttpRoute_Filter) (f filters) {
 	for _, m := range all {
+		// Filters on the response are kept apart from those on the request.
 		if response := m.GetResponseHeaderModifier(); response != nil {
 			policyroute.AddHeaders(&f.ResponseHeader, response)
 		} else if err := policyroute.AddHTTPFilter(&f.Route, m); err != nil {
@@ -33,6 +36,7 @@ func (c *policyConverter) httpFilters(all []*outbound.HttpRoute_Filter) (f filte
 	return f
 }
 
+// grpcFilters is httpFilters for a gRPC route or backend.
 func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filters) {
 	for _, m := range all {
 		if err := policyroute.AddGRPCFilter(&f.Route, m); err != nil {
@@ -59,6 +63,7 @@ func (c *policyConverter) addHTTPRetry(route *profiles.Route, m *outbound.HttpRo
 	}
 }
 
+// convertRange converts a range of statuses to retry. The controller allows numbers below 100, which no response has.
 func convertRange(s *outbound.HttpRoute_Retry_Conditions_StatusRange) (profiles.Status, error) {
 	if s.GetStart() == 0 || s.GetEnd() > 599 || s.GetStart() > s.GetEnd() {
 		return profiles.Status{}, fmt.Errorf("retry: statuses %d to %d are not a range within 1 to 599", s.GetStart(), s.GetEnd())
@@ -76,16 +81,16 @@ func (c *policyConverter) addGRPCRetry(route *profiles.Route, m *outbound.GrpcRo
 	route.Retry.GRPC = []profiles.GRPCStatus{}
 	for _, code := range []struct {
 		retried bool
-		code    uint32
+		code    codes.Code
 	}{
-		{conditions.GetCancelled(), 1},
-		{conditions.GetDeadineExceeded(), 4},
-		{conditions.GetResourceExhausted(), 8},
-		{conditions.GetInternal(), 13},
-		{conditions.GetUnavailable(), 14},
+		{conditions.GetCancelled(), codes.Canceled},
+		{conditions.GetDeadineExceeded(), codes.DeadlineExceeded},
+		{conditions.GetResourceExhausted(), codes.ResourceExhausted},
+		{conditions.GetInternal(), codes.Internal},
+		{conditions.GetUnavailable(), codes.Unavailable},
 	} {
 		if code.retried {
-			route.Retry.GRPC = append(route.Retry.GRPC, profiles.GRPCStatus{Min: code.code, Max: code.code})
+			route.Retry.GRPC = append(route.Retry.GRPC, profiles.GRPCStatus{Min: uint32(code.code), Max: uint32(code.code)})
 		}
 	}
 }
@@ -119,6 +124,7 @@ func (c *policyConverter) backoff(m *outbound.ExponentialBackoff) layer.Backoff 
 	b := layer.Backoff{
 		Min: c.duration("backoff", m.GetMinBackoff()), Max: c.duration("backoff", m.GetMaxBackoff()), Jitter: float64(m.GetJitterRatio()),
 	}
+	// An invalid backoff is dropped as a whole, so that the default applies.
 	if err := b.Validate(); err != nil {
 		c.problem(err)
 		return layer.Backoff{}
@@ -130,10 +136,12 @@ func (c *policyConverter) backoff(m *outbound.ExponentialBackoff) layer.Backoff 
 // The breaker then applies to each endpoint of all backends in the policy. If m is missing or
 // invalid, withBreaker stores no breaker. It returns c.
 func (c *policyConverter) withBreaker(m *outbound.FailureAccrual) *policyConverter {
+	// c.at is the place for errors.
 	c.balancing, c.at = profiles.Balancing{}, "failure accrual"
 	var p layer.BreakerPolicy
 	var b *outbound.ExponentialBackoff
 	switch kind := m.GetKind().(type) {
+	// Without an accrual, endpoints have no breaker.
 	case nil:
 		return c
 	case *outbound.FailureAccrual_ConsecutiveFailures_:
@@ -146,12 +154,14 @@ func (c *policyConverter) withBreaker(m *outbound.FailureAccrual) *policyConvert
 		p.ConsecutiveFailures = int(min(kind.Unified.GetMaxConsecutiveFailures(), math.MaxInt32))
 		b = kind.Unified.GetBackoff()
 	}
+	// 0 disables the condition in a message, but means the default in a BreakerPolicy, where −1 disables it.
 	if p.ConsecutiveFailures == 0 {
 		if p.ConsecutiveFailures = -1; p.MinSuccessRate == 0 {
 			return c
 		}
 	}
 	p.Backoff, p.RetryAfter = c.backoff(b), b.GetRespectRetryAfterHint()
+	// An invalid accrual counts as none.
 	if err := p.Validate(); err != nil {
 		c.problem(err)
 		return c
@@ -183,10 +193,12 @@ type weightedBackend[B any] interface {
 func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, isSet bool, first []B, random []W, convert func([]F) filters,
 ) (backends []profiles.Backend, d profiles.Distribution) {
+	// A rule that specifies no backends fails all its requests.
 	if !isSet {
 		c.problemf("the rule has no backends")
 	}
 	backends = make([]profiles.Backend, 0, len(first)+len(random))
+	// add converts one backend and adds it with its weight.
 	add := func(b B, weight uint32) {
 		target, f := c.backend(b.GetBackend()), convert(b.GetFilters())
 		target.Weight = weight
@@ -199,6 +211,7 @@ func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
 		}
 		backends = append(backends, target)
 	}
+	// Without a random choice, weights do not matter.
 	for _, b := range first {
 		add(b, 1)
 	}
@@ -216,6 +229,7 @@ func (c *policyConverter) backend(m *outbound.Backend) profiles.Backend {
 	b := profiles.Backend{Labels: metaLabels("backend", m.GetMetadata())}
 	switch kind := m.GetKind().(type) {
 	case *outbound.Backend_Forward:
+		// An address without a balancer.
 		if b.Endpoint = convertEndpoint(kind.Forward, c.problem); b.Endpoint == nil {
 			b.Missing = fmt.Sprintf("backend %s has an invalid address", metaName(m.GetMetadata()))
 		}
@@ -225,9 +239,11 @@ func (c *policyConverter) backend(m *outbound.Backend) profiles.Backend {
 		b.Balancing.QueueCapacity = int(min(m.GetQueue().GetCapacity(), math.MaxInt32))
 		b.Balancing.QueueTimeout = c.duration("fail-fast timeout", m.GetQueue().GetFailfastTimeout())
 		b.Balancing.Decay = c.duration("decay", kind.Balancer.GetPeakEwma().GetDecay())
+		// The newer kind of balancer also has a penalty.
 		if p := kind.Balancer.GetPenaltyPeakEwma(); p != nil {
 			b.Balancing.Decay, b.Balancing.Penalty = c.duration("decay", p.GetDecay()), c.duration("penalty", p.GetPenalty())
 		}
+		// An invalid name fails its share of the requests, instead of leaving it to others.
 		if err := authority.CheckTarget(b.Authority); err != nil {
 			c.problem(err)
 			b.Missing = fmt.Sprintf("backend %s: %v", metaName(m.GetMetadata()), err)
@@ -249,6 +265,7 @@ type connectionFilter interface {
 func connectionRule[F connectionFilter, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, ofRule []F, isSet bool, first []B, random []W,
 ) rule {
+	// The only filters of connections reject them.
 	convert := func(all []F) filters {
 		for _, f := range all {
 			if m := f.GetInvalid(); m != nil {

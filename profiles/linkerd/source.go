@@ -51,6 +51,7 @@ func (s *source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 	if !s.requests(target) {
 		return s.outside(target)
 	}
+	// A status in final means that the controller will never have a profile for target.
 	return follow(ctx, &follower[*destination.DestinationProfile]{
 		options: &s.options, name: "profile", target: target,
 		final: []codes.Code{codes.InvalidArgument, codes.FailedPrecondition},

@@ -51,14 +51,15 @@ func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 	aliased, found := false, false
 	for _, r := range m.Answers {
 		aliased = aliased || r.Header.Type == dnsmessage.TypeCNAME
+		// take comes first, because it must run for each record. If the name does not exist, no record counts.
 		found = a.exists && a.take(r, q.Type) || found
 		a.ttl = min(a.ttl, ttlOf(r.Header))
 	}
 	if found {
 		a.store(m.Additionals)
 		return a, nil
-		// Without records, the SOA record tells for how long that may be believed.
 	}
+	// Without records, the SOA record tells for how long that may be believed.
 	negativeTTL, hasSOA := negative(m.Authorities)
 	a.ttl = min(a.ttl, negativeTTL)
 	// An answer without records, without an SOA record and not from a recursive server is a referral to
@@ -74,9 +75,11 @@ func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 // answer, because some servers send both.
 func (a *answer) take(r dnsmessage.Resource, kind dnsmessage.Type) bool {
 	srv, isSRV := r.Body.(*dnsmessage.SRVResource)
+	// Neither SRV records in an answer about addresses, nor the reverse, and no other types such as CNAME.
 	if isSRV != (kind == dnsmessage.TypeSRV) || !isSRV && !isAddress(r.Header.Type) {
 		return false
 	}
+	// An unspecified address does not count, but its record belongs to the answer.
 	if isSRV {
 		a.srv = append(a.srv, *srv)
 	} else if addr, ok := address(r); ok {
@@ -97,6 +100,7 @@ func (a *answer) store(records []dnsmessage.Resource) {
 	if len(a.srv) == 0 {
 		return
 	}
+	// The keys are in lower case, because servers may change the case of a name.
 	a.additional = make(map[string]hosts)
 	for _, r := range records {
 		addr, ok := address(r)
@@ -133,12 +137,14 @@ func address(r dnsmessage.Resource) (addr netip.Addr, ok bool) {
 func negative(authorities []dnsmessage.Resource) (ttl time.Duration, ok bool) {
 	for _, r := range authorities {
 		if soa, ok := r.Body.(*dnsmessage.SOAResource); ok {
+			// Both limit how long a negative answer may be cached.
 			return min(ttlOf(r.Header), seconds(soa.MinTTL)), true
 		}
 	}
 	return 0, false
 }
 
+// ttlOf returns the TTL of the record with the header h.
 func ttlOf(h dnsmessage.ResourceHeader) time.Duration { return seconds(h.TTL) }
 
 // seconds converts the TTL n of a record to a Duration. A TTL with the highest bit set
@@ -154,6 +160,7 @@ func seconds(n uint32) time.Duration {
 // them contains addresses, the result takes its TTL, and otherwise the smaller one.
 func (h hosts) union(o hosts) hosts {
 	union := hosts{exists: h.exists || o.exists, addrs: append(h.addrs, o.addrs...)}
+	// An answer without addresses has a negative TTL, which may be much longer than that of the addresses.
 	switch {
 	case len(h.addrs) > 0 && len(o.addrs) == 0:
 		union.ttl = h.ttl
@@ -168,6 +175,7 @@ func (h hosts) union(o hosts) hosts {
 // status returns the RCODE of m if it is NOERROR or NXDOMAIN. For any other RCODE it
 // returns an error.
 func status(m dnsmessage.Message) (dnsmessage.RCode, error) {
+	// m.RCode holds only the lower four bits.
 	rcode := m.RCode
 	// EDNS0 keeps the upper bits of the RCODE in the OPT record (RFC 6891, section 6.1.3).
 	for _, r := range m.Additionals {
@@ -188,12 +196,14 @@ type rcodeError dnsmessage.RCode
 // mayRejectEDNS reports whether the server may have rejected the question because of EDNS0: with
 // FORMERR, NOTIMP or BADVERS.
 func (e rcodeError) mayRejectEDNS() bool {
+	// The extended RCODE BADVERS of RFC 6891, for which dnsmessage has no name.
 	const badvers = 16
 	return e == rcodeError(dnsmessage.RCodeFormatError) || e == rcodeError(dnsmessage.RCodeNotImplemented) || e == badvers
 }
 
 // Error returns the RCODE's name, if it is a frequent one, and otherwise its number.
 func (e rcodeError) Error() string {
+	// The index is the RCODE.
 	names := [...]string{1: "FORMERR", 2: "SERVFAIL", 4: "NOTIMP", 5: "REFUSED"}
 	if int(e) < len(names) && names[e] != "" {
 		return names[e]
@@ -210,9 +220,11 @@ func unpack(msg []byte) (m dnsmessage.Message, err error) {
 	if m.Header, err = p.Start(msg); err != nil {
 		return m, err
 	}
+	// The caller has compared the question with its own already.
 	if err := p.SkipAllQuestions(); err != nil {
 		return m, err
 	}
+	// The parser reads a message from its beginning to its end, so the order of the sections is fixed.
 	for _, s := range []struct {
 		section
 		dst *[]dnsmessage.Resource
@@ -225,6 +237,7 @@ func unpack(msg []byte) (m dnsmessage.Message, err error) {
 			break
 		}
 	}
+	// Addresses that were read before a malformed record are still valid.
 	if len(m.Answers) == 0 && err != nil {
 		return m, err
 	}
@@ -246,6 +259,7 @@ type section struct {
 func (s section) records() ([]dnsmessage.Resource, error) {
 	var list []dnsmessage.Resource
 	for {
+		// The header is read first: it tells the type, and whether the record must be parsed.
 		h, err := s.header()
 		switch {
 		case errors.Is(err, dnsmessage.ErrSectionDone):
@@ -282,6 +296,7 @@ func (s section) read(h dnsmessage.ResourceHeader) (dnsmessage.Resource, error) 
 	if err != nil {
 		return dnsmessage.Resource{}, err
 	}
+	// MINIMUM is the last field of a SOA record, and has four bytes.
 	n := len(raw.Data) - 4
 	if n < 0 {
 		return dnsmessage.Resource{}, errors.New("a SOA record is too short")

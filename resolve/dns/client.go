@@ -49,6 +49,7 @@ func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmess
 	servers := conf.servers
 	if conf.rotate {
 		first := int(c.rotated.Add(1)-1) % len(servers)
+		// The servers are rotated in a copy: conf may share its slice with the options.
 		servers = slices.Concat(servers[first:], servers[:first])
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -57,18 +58,21 @@ func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmess
 	defer running.Wait()
 	defer cancel()
 
+	// Unbuffered: a message whose outcome nobody awaits any longer ends with ctx.
 	outcomes := make(chan attempt)
 	next := time.NewTimer(0) // fires when the next message is due
 	defer next.Stop()
 	var waiting []int     // the numbers of the messages without an outcome, in ascending order
 	var negative *attempt // the answer without records to the earliest message that got one
 	var last error        // the last error, for the case that no server answers
+	// Each round either sends a message, or takes an outcome and then decides what follows.
 	for sent := 0; ; {
 		select {
 		case <-ctx.Done():
 			return answer{}, context.Cause(ctx)
 		case <-next.C:
 			// After a negative answer nothing more is sent: only the earlier messages can change it.
+			// Each server has been tried as often as allowed.
 			if negative != nil || sent == conf.attempts*len(servers) {
 				continue
 			}
@@ -82,6 +86,7 @@ func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmess
 				}
 			})
 			sent++
+			// The next message is sent after patience, or earlier if this one fails.
 			next.Reset(patience)
 			continue
 		case o := <-outcomes:
@@ -91,6 +96,7 @@ func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmess
 				last = o.err
 			case o.answer.hasRecords():
 				return o.answer, nil
+			// A later server may not know a name that an earlier one knows, so the earliest answer counts.
 			case negative == nil || o.number < negative.number:
 				negative = &o
 			}
@@ -101,6 +107,7 @@ func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmess
 			return negative.answer, nil
 		// Deliberately empty: wait for the other messages.
 		case len(waiting) > 0:
+		// Every message has failed.
 		case sent == conf.attempts*len(servers):
 			return answer{}, last
 		// The message has failed and no other one is waiting, so the next server is asked at once.
@@ -124,6 +131,7 @@ func (c *client) message(
 	}
 	a, err := c.send(ctx, conf, server, q)
 	if rcode, ok := errors.AsType[rcodeError](err); ok && rcode.mayRejectEDNS() {
+		// Once more without EDNS0, which old servers reject.
 		if q, err = newQuery(name, kind, 0); err == nil {
 			a, err = c.send(ctx, conf, server, q)
 		}
@@ -142,6 +150,7 @@ func (c *client) send(ctx context.Context, conf config, server netip.AddrPort, q
 	if conf.overTCP {
 		networks = networks[1:]
 	}
+	// TCP is reached only if the answer over UDP was truncated.
 	for _, network := range networks {
 		msg, truncated, err := c.exchange(ctx, conf.timeout, network, server, q)
 		switch {
@@ -201,6 +210,7 @@ func overUDP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 		if err != nil {
 			return nil, false, err
 		}
+		// Anything else does not answer q: the wait continues until the timeout closes conn.
 		if ok, truncated := q.answeredBy(buf[:n]); ok {
 			return buf[:n], truncated, nil
 		}
@@ -210,6 +220,7 @@ func overUDP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 // overTCP sends q over conn and returns the answer. On TCP, each message is preceded by its
 // length (RFC 1035, section 4.2.2).
 func overTCP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
+	// The length and the message in one Write, because some servers expect both in one segment.
 	framed := binary.BigEndian.AppendUint16(nil, uint16(len(q.packed)))
 	if _, err := conn.Write(append(framed, q.packed...)); err != nil {
 		return nil, false, err
@@ -255,10 +266,12 @@ func newQuery(name string, kind dnsmessage.Type, size int) (query, error) {
 		question: dnsmessage.Question{Name: n, Type: kind, Class: dnsmessage.ClassINET},
 	}
 	m := dnsmessage.Message{
+		// A stub resolver asks its server to do the whole work.
 		Header:    dnsmessage.Header{ID: q.id, RecursionDesired: true},
 		Questions: []dnsmessage.Question{q.question},
 	}
 	if size > 0 {
+		// The OPT record offers EDNS0: it tells the server the largest answer that may come over UDP.
 		var opt dnsmessage.ResourceHeader
 		if err := opt.SetEDNS0(size, dnsmessage.RCodeSuccess, false); err != nil {
 			return query{}, fmt.Errorf("name %q: %w", name, err)
@@ -277,6 +290,7 @@ func newQuery(name string, kind dnsmessage.Type, size int) (query, error) {
 func (q query) answeredBy(msg []byte) (ok, truncated bool) {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
+	// An id that differs means a late or forged message.
 	if err != nil || !h.Response || h.ID != q.id {
 		return false, false
 	}

@@ -57,12 +57,14 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 		default:
 			// hinted reports whether this stream has yielded the advice to add a port. Once is enough.
 			hinted := false
+			// Use starts the flight for the first stream of this target, and leave ends it after the last one.
 			f, leave := r.flights.Use(t, func() (*flight, func()) {
 				// Only the flight's goroutine uses last: lookups for a target run one after the other.
 				var last map[recordSet]answer
 				return startFlight(&r.options, func(ctx context.Context, onPartial func(found)) (found, error) {
 					l := r.newLookup(t, last, onPartial)
 					f, err := l.run(ctx, t, name)
+					// If a question fails in the next lookup, its answer in this one is used.
 					last = l.answers
 					return f, err
 				})
@@ -88,7 +90,9 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 // previous lookup for the same target, which replace those that fail now. onPartial is called with the
 // first addresses if the others take long.
 func (r *Resolver) newLookup(t target, last map[recordSet]answer, onPartial func(found)) *lookup {
+	// Read anew for each lookup, because resolv.conf may have changed.
 	conf := r.options.config()
+	// ask sends one question to the servers of conf.
 	ask := func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error) {
 		a, err := r.client.ask(ctx, conf, name, kind)
 		// Without its configuration file, the lookup used default servers, which explains why they
@@ -99,6 +103,7 @@ func (r *Resolver) newLookup(t target, last map[recordSet]answer, onPartial func
 		return a, err
 	}
 	return &lookup{
+		// answers collects this lookup's answers, which the next one gets as last.
 		ask: ask, onPartial: onPartial, search: conf.search, families: r.options.families, sequential: conf.sequential,
 		counts: r.options.counts, local: r.hosts.lookup(t), last: last, answers: make(map[recordSet]answer),
 	}

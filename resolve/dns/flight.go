@@ -54,10 +54,12 @@ func (f *flight) run(ctx context.Context, o *options, lookUp lookFunc) {
 			last, isFailed = u, false
 		}
 	}
+	// failures counts the failed lookups since the last one that worked. It determines the backoff.
 	for failures := 0; ; {
 		// Partial results are stored too: the addresses of one family need not wait for a slow question
-		// for the other.
+		// for the other. A panic of lookUp becomes an error, like that of a server.
 		result, err := contain(ctx, lookUp, func(partial found) { set(partial, false) })
+		// The last stream has ended.
 		if ctx.Err() != nil {
 			return
 		}
@@ -67,6 +69,7 @@ func (f *flight) run(ctx context.Context, o *options, lookUp lookFunc) {
 		} else {
 			// A failure is repeated earlier than the TTL says, but not later.
 			if delay := o.backoff.Delay(failures); result.ttl == maxTTL || delay < wait {
+				// maxTTL means that the lookup has no answer, and so no TTL.
 				wait = delay
 			}
 			failures++
@@ -74,18 +77,22 @@ func (f *flight) run(ctx context.Context, o *options, lookUp lookFunc) {
 		// Some endpoints, found although a question failed, are not a failure, unless they are old.
 		hasFailed := err != nil && (result.stale || len(result.endpoints) == 0)
 		switch {
+		// The usual case. After a failure, equal endpoints are stored too, because they end the error.
 		case len(result.endpoints) > 0:
 			set(result, isFailed && !hasFailed)
 			isDoubted = false
 		// Deliberately empty: the lookup has no result, and the last endpoints stay.
 		case hasFailed:
+		// The first answer without endpoints. It may be a server's mistake, so the last ones stay for now.
 		case len(last.Endpoints) > 0 && !isDoubted:
 			// Ask again soon, in the shortest time that WithRefresh allows.
 			isDoubted = true
 			wait = o.refresh(0)
+		// The answer without endpoints is confirmed, or there were none before.
 		default:
 			set(result, isFailed)
 		}
+		// Stored after the endpoints, so that a new stream gets them first.
 		if hasFailed {
 			f.Fail(err)
 			isFailed = true
@@ -107,6 +114,7 @@ func contain(ctx context.Context, lookUp lookFunc, onPartial func(found)) (resul
 // follow yields the latest result to one stream, and then each later one, until ctx ends or the
 // consumer breaks. A slow consumer misses results, but not the latest one.
 func (f *flight) follow(ctx context.Context, yield func(resolve.Update, error) bool) {
+	// How many results and errors this stream has seen.
 	var pos share.Position
 	for ctx.Err() == nil {
 		c := f.Look(&pos)
@@ -114,9 +122,11 @@ func (f *flight) follow(ctx context.Context, yield func(resolve.Update, error) b
 		if c.Fresh && !yield(c.Value, nil) {
 			return
 		}
+		// The consumer may have ended ctx while it handled the value.
 		if c.Err != nil && (ctx.Err() != nil || !yield(resolve.Update{}, c.Err)) {
 			return
 		}
+		// c.Next is closed when a later result or error is stored.
 		select {
 		case <-c.Next:
 		case <-ctx.Done():

@@ -41,11 +41,13 @@ func newHostsFile(path string) *hostsFile {
 func (f *hostsFile) lookup(t target) *hosts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	// The keys are those of hostsKey: a final dot matters for a single label.
 	key := t.host
 	if t.complete {
 		key = hostsKey(t.host + ".")
 	}
 	addrs, ok := f.file.Look().Latest.Value[key]
+	// RFC 6761: these names never go to a server, so they need an address here.
 	if !ok && isLocalhost(t.host) {
 		addrs, ok = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, true
 	}
@@ -80,6 +82,7 @@ func parseHosts(_ string, data []byte) (map[string][]netip.Addr, error) {
 	for line := range strings.Lines(string(data)) {
 		line, _, _ = strings.Cut(line, "#")
 		fields := strings.Fields(line)
+		// A name without an address, or the reverse, means nothing.
 		if len(fields) < 2 {
 			continue
 		}
@@ -90,6 +93,7 @@ func parseHosts(_ string, data []byte) (map[string][]netip.Addr, error) {
 		addr = addr.Unmap()
 		for _, name := range fields[1:] {
 			name = hostsKey(name)
+			// A blocked name is in the map without an address, so that no server is asked for it.
 			addrs := byName[name]
 			if !addr.WithZone("").IsUnspecified() {
 				addrs = append(addrs, addr)

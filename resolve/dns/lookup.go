@@ -55,8 +55,9 @@ type found struct {
 // run looks up t. name is the target as the caller wrote it, for errors. The error is the first one
 // of a question. It can come with endpoints.
 func (l *lookup) run(ctx context.Context, t target, name string) (found, error) {
+	// A lookup always has a result. Failed questions only add an error to it.
 	f := l.target(ctx, t)
-	f.stale = l.stale
+	f.stale = l.stale // l.mu is not needed: all questions have been answered
 	if l.failed != nil {
 		return f, fmt.Errorf("dns: resolve %q: %w", name, l.failed)
 	}
@@ -68,19 +69,23 @@ func (l *lookup) run(ctx context.Context, t target, name string) (found, error) 
 // exists.
 func (l *lookup) target(ctx context.Context, t target) found {
 	result := found{kind: resolve.DoesNotExist, ttl: maxTTL}
+	// The SRV records go first, because they are more specific than a host with a port.
 	if t.srv != "" {
 		f := l.tryNames(ctx, t.srv, t.complete, l.services)
 		l.counts.services.count(ctx, len(f.endpoints) > 0 && !l.stale)
+		// SRV records exist, so that the host's own addresses do not matter.
 		if f.final {
 			return f
 		}
 		result = result.or(f)
 	}
+	// The hosts file replaces the servers, for the host as well as its search list.
 	if t.host != "" && l.local != nil {
 		return l.ofFamilies(*l.local).withPort(t.port)
 	}
 	if t.host != "" {
 		f := l.tryNames(ctx, t.host, t.complete, func(ctx context.Context, name string) found {
+			// Partial results become endpoints with the port too.
 			return l.addresses(ctx, name, func(h hosts) { l.onPartial(h.withPort(t.port)) }).withPort(t.port)
 		})
 		l.counts.hosts.count(ctx, len(f.endpoints) > 0 && !l.stale)
@@ -97,6 +102,7 @@ func (l *lookup) target(ctx context.Context, t target) found {
 // results combined. If complete is true, the search list does not apply.
 func (l *lookup) tryNames(ctx context.Context, name string, complete bool, lookUp func(context.Context, string) found) found {
 	result := found{kind: resolve.DoesNotExist, ttl: maxTTL}
+	// The order is that of resolv.conf: search domains or the name itself first.
 	for _, name := range l.search.names(name, complete) {
 		f := lookUp(ctx, name)
 		if f.final {
@@ -112,6 +118,7 @@ func (l *lookup) tryNames(ctx context.Context, name string, complete bool, lookU
 // failed question must not fail the lookup.
 func (l *lookup) answerTo(ctx context.Context, name string, kind dnsmessage.Type) answer {
 	a, err := l.ask(ctx, name, kind)
+	// The questions of one lookup are asked concurrently.
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := recordSet{name, kind}
@@ -119,8 +126,10 @@ func (l *lookup) answerTo(ctx context.Context, name string, kind dnsmessage.Type
 		if l.failed == nil {
 			l.failed = err
 		}
+		// Old addresses are better than none: the last answer to the same question is used.
 		last, ok := l.last[q]
 		if !ok {
+			// Like an answer without records, but it does not affect the time of the next lookup.
 			return answer{hosts: hosts{ttl: maxTTL}}
 		}
 		l.stale = true
@@ -156,6 +165,7 @@ func (h hosts) withPort(port uint16) found {
 		f.kind, f.final = resolve.Replace, true
 	}
 	slices.SortFunc(f.endpoints, func(a, b resolve.Endpoint) int { return a.Addr.Compare(b.Addr) })
+	// Sorted, so that equal addresses are neighbors.
 	f.endpoints = slices.CompactFunc(f.endpoints, resolve.Endpoint.Equal)
 	return f
 }
@@ -176,6 +186,7 @@ func (l *lookup) addresses(ctx context.Context, name string, onPartial func(host
 	ask := func(kind dnsmessage.Type) {
 		answers <- family{kind, l.ofFamilies(l.answerTo(ctx, name, kind).hosts)}
 	}
+	// The option single-request: some servers and firewalls drop the second of two concurrent questions.
 	if l.sequential {
 		go func() {
 			for _, kind := range l.families {
@@ -189,6 +200,7 @@ func (l *lookup) addresses(ctx context.Context, name string, onPartial func(host
 	}
 	// Each goroutine sends once, and the channel's buffer holds all answers, so that none of them
 	// blocks.
+	// Whichever family is answered first.
 	first := <-answers
 	if len(l.families) == 1 {
 		return first.hosts
@@ -209,6 +221,7 @@ func (l *lookup) addresses(ctx context.Context, name string, onPartial func(host
 		}
 		onPartial(first.union(l.ofFamilies(l.last[recordSet{name, otherFamily}].hosts)))
 	}
+	// The caller still gets the complete result, when the slow question is answered or has failed.
 	return first.union((<-answers).hosts)
 }
 
@@ -221,6 +234,7 @@ const maxConcurrent = 8
 func (l *lookup) services(ctx context.Context, name string) found {
 	a := l.answerTo(ctx, name, dnsmessage.TypeSRV)
 	if len(a.srv) == 0 {
+		// Port 0 is never used, because without SRV records there are no endpoints.
 		return a.withPort(0)
 	}
 	// The order of the records must not affect the result.
@@ -230,6 +244,7 @@ func (l *lookup) services(ctx context.Context, name string) found {
 			cmp.Compare(a.Port, b.Port), cmp.Compare(a.Weight, b.Weight),
 		)
 	})
+	// With addresses from the answer, no further question is needed.
 	addresses, ttl := l.locate(ctx, srv, a.additional)
 	f := found{kind: resolve.Empty, ttl: min(a.ttl, ttl), final: true}
 	if f.endpoints = prioritized(srv, addresses); len(f.endpoints) > 0 {
@@ -245,11 +260,13 @@ func prioritized(records []dnsmessage.SRVResource, hostsByName map[string]hosts)
 	visited := make(map[netip.AddrPort]bool)
 	priority := uint32(0)
 	for len(records) > 0 {
+		// The records are sorted by priority, so that the equal ones are neighbors.
 		// The first n records share the lowest priority of those that remain.
 		n := slices.IndexFunc(records, func(r dnsmessage.SRVResource) bool { return r.Priority != records[0].Priority })
 		if n < 0 {
 			n = len(records)
 		}
+		// How many endpoints the priorities before this one have.
 		start := len(endpoints)
 		for _, e := range weighted(records[:n], hostsByName) {
 			if !visited[e.Addr] {
@@ -279,6 +296,7 @@ func (l *lookup) locate(
 	ctx context.Context, records []dnsmessage.SRVResource, additional map[string]hosts,
 ) (map[string]hosts, time.Duration) {
 	hostsByName := make(map[string]hosts)
+	// The hosts that need a question of their own.
 	var missing []string
 	for _, r := range records {
 		name := fold(r.Target)
@@ -291,10 +309,12 @@ func (l *lookup) locate(
 		}
 	}
 	answers := make([]hosts, len(missing))
+	// The group only limits the number of goroutines. Its functions return no error.
 	var group errgroup.Group
 	group.SetLimit(maxConcurrent)
 	for i, name := range missing {
 		group.Go(func() error {
+			// Without partial results: the endpoints of one host of several would remove the others.
 			answers[i] = l.addresses(ctx, name, func(hosts) {})
 			return nil
 		})
@@ -303,6 +323,7 @@ func (l *lookup) locate(
 	for i, name := range missing {
 		hostsByName[name] = answers[i]
 	}
+	// The smallest TTL of all hosts decides when the next lookup follows.
 	ttl := maxTTL
 	for h := range maps.Values(hostsByName) {
 		ttl = min(ttl, h.ttl)
@@ -332,11 +353,13 @@ func familyOf(addr netip.Addr) dnsmessage.Type {
 // scaled so that the mean of Endpoint.Weight is 10 000, which is one unit, because SRV weights have no
 // unit. If all weights are 0, those of the endpoints are 0 too, which means not set.
 func weighted(records []dnsmessage.SRVResource, hostsByName map[string]hosts) []resolve.Endpoint {
+	// The share of the requests for each endpoint. Two records may name the same one.
 	shares := make(map[netip.AddrPort]float64)
 	for _, r := range records {
 		if !usable(r) {
 			continue
 		}
+		// A host without addresses loses its share to the others.
 		addrs := hostsByName[fold(r.Target)].addrs
 		for _, addr := range addrs {
 			shares[netip.AddrPortFrom(addr, r.Port)] += float64(r.Weight) / float64(len(addrs))
@@ -352,6 +375,7 @@ func weighted(records []dnsmessage.SRVResource, hostsByName map[string]hosts) []
 	endpoints := make([]resolve.Endpoint, 0, len(sorted))
 	for _, addr := range sorted {
 		e := resolve.Endpoint{ID: resolve.ID{Addr: addr}}
+		// Without weights, all endpoints keep 0, which means the default.
 		if total > 0 {
 			weight := math.Round(10_000 * shares[addr] * float64(len(sorted)) / total)
 			// At least 1, because 0 would mean that the weight is not set.

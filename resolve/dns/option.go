@@ -57,6 +57,7 @@ func WithHostsFile(file string) Option {
 // WithServers sets the servers, in the order in which they are asked. resolv.conf is then not read.
 // Port 0 means 53. WithServers panics if an address is invalid.
 func WithServers(servers ...netip.AddrPort) Option {
+	// Cloned, because the caller may modify the slice later.
 	servers = slices.Clone(servers)
 	for i, s := range servers {
 		if !s.IsValid() {
@@ -75,6 +76,7 @@ func WithServers(servers ...netip.AddrPort) Option {
 func WithSearch(ndots int, domains ...string) Option {
 	atLeastZero("WithSearch: ndots", ndots)
 	s := &search{ndots: ndots}
+	// Converted here, so that a mistake panics in the caller of WithSearch.
 	for _, domain := range domains {
 		name, err := cleanName(domain)
 		if err != nil {
@@ -153,6 +155,7 @@ func (o *options) withDefaults() options {
 	if d.file == "" {
 		d.file = "/etc/resolv.conf"
 	}
+	// The defaults must not contradict the other limit, if only one is set.
 	if d.minRefresh == 0 {
 		d.minRefresh = 5 * time.Second
 		if d.maxRefresh > 0 {
@@ -163,6 +166,7 @@ func (o *options) withDefaults() options {
 		d.maxRefresh = 5 * time.Minute
 	}
 	d.minRefresh = min(d.minRefresh, maxTTL) // so that adding a tenth does not overflow
+	// Only least may be set, to more than the default of most.
 	d.maxRefresh = min(max(d.maxRefresh, d.minRefresh), maxTTL)
 	d.backoff = d.backoff.OrDefault()
 	if d.families == nil {
@@ -176,6 +180,7 @@ func (o *options) withDefaults() options {
 // of a shared cache would ask at the same time.
 func (o *options) refresh(ttl time.Duration) time.Duration {
 	d := min(max(ttl, o.minRefresh), o.maxRefresh)
+	// d/10 may be 0 in tests; N needs a positive argument.
 	return d + rand.N(d/10+1)
 }
 
@@ -192,6 +197,7 @@ func WithMetrics(c metrics.Counter) Option {
 	if c == nil {
 		panic("dns: WithMetrics: the counter is nil")
 	}
+	// With has fixed labels, so that counting needs no look-up.
 	newTally := func(kind string) tally {
 		return tally{
 			found: c.With("record_type", kind, "result", "ok"),
@@ -213,6 +219,7 @@ type tally struct{ found, none metrics.Counter }
 // servers.
 func (t tally) count(ctx context.Context, isFound bool) {
 	switch {
+	// Without WithMetrics, or after the last stream's end.
 	case t.found == nil, ctx.Err() != nil:
 	case isFound:
 		t.found.Add(1)

@@ -31,14 +31,18 @@ type config struct {
 // config returns the parameters for the next lookup. Options take precedence over resolv.conf.
 // With WithServers, resolv.conf is not read, and a parameter without an option gets its default.
 func (o *options) config() config {
+	// The defaults of resolv.conf(5).
 	c := config{servers: o.servers, search: search{ndots: 1}, timeout: 5 * time.Second, attempts: 2}
+	// Without a readable file, read gets an empty text and sets this host's servers.
 	if len(o.servers) == 0 {
 		text, err := os.ReadFile(o.file)
+		// A missing file is usual, such as in a minimal container.
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			c.err = err
 		}
 		c.read(string(text))
 	}
+	// Options replace what resolv.conf says.
 	if o.search != nil {
 		c.search = *o.search
 	}
@@ -60,6 +64,7 @@ func (c *config) read(text string) {
 			c.set(fields[0], fields[1:])
 		}
 	}
+	// The default of resolv.conf(5) is the server on this host.
 	if len(c.servers) == 0 {
 		for _, addr := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
 			c.servers = append(c.servers, netip.AddrPortFrom(addr, dnsPort))
@@ -78,6 +83,7 @@ func (c *config) read(text string) {
 func (c *config) set(keyword string, values []string) {
 	switch keyword {
 	case "nameserver":
+		// Servers beyond the limit are ignored, as in other resolvers.
 		if len(values) == 0 || len(c.servers) == maxServers {
 			return
 		}
@@ -89,6 +95,7 @@ func (c *config) set(keyword string, values []string) {
 			c.search.domains = values[:1]
 		}
 	case "search":
+		// A single dot means no search domain.
 		c.search.domains = slices.DeleteFunc(values, func(domain string) bool { return domain == "." })
 	case "options":
 		for _, value := range values {
@@ -100,6 +107,7 @@ func (c *config) set(keyword string, values []string) {
 // option parses one value in an options line of resolv.conf, such as "rotate" or "ndots:2". The limits
 // are those of resolv.conf(5).
 func (c *config) option(s string) {
+	// Some options are a word, and others a word and a number.
 	name, value, hasValue := strings.Cut(s, ":")
 	switch name {
 	case "rotate":
@@ -114,6 +122,7 @@ func (c *config) option(s string) {
 	}
 	switch n := leadingNumber(value); name {
 	case "ndots":
+		// The limits keep a typing error from causing endless questions or waits.
 		c.search.ndots = min(n, 15)
 	case "timeout":
 		c.timeout = time.Duration(max(n, 1)) * time.Second
@@ -128,6 +137,7 @@ func leadingNumber(s string) int {
 	if end >= 0 {
 		s = s[:end]
 	}
+	// After the digits, only an overflow can be an error, apart from an empty text.
 	n, err := strconv.Atoi(s)
 	if s == "" {
 		return 0
@@ -146,6 +156,7 @@ const maxNumber = 1000
 // .onion, which must not be asked for in DNS (RFC 7686).
 func (s search) names(name string, complete bool) []string {
 	var list []string
+	// add appends a name if it can exist at all.
 	add := func(name string) {
 		name = strings.ToLower(strings.TrimSuffix(name, "."))
 		if checkLabels(name) == nil && !strings.HasSuffix(name, ".onion") {

@@ -44,6 +44,7 @@ func Validate(name string) error {
 
 // parse is parseTarget, but its errors do not contain s and do not match resolve.ErrUnresolvable.
 func parse(s string) (target, error) {
+	// A frequent mistake, for which a special message helps.
 	if strings.Contains(s, "/") {
 		return target{}, errors.New("a URL or a path: want host:port, such as web.default:8080")
 	}
@@ -54,7 +55,9 @@ func parse(s string) (target, error) {
 		}
 		return target{literal: netip.AddrPortFrom(ip, addr.Port())}, nil
 	}
+	// From here on, s is a name, with or without a port.
 	s, port, withPort := authority.CutPort(s)
+	// What is left with brackets or colons is an address without a usable port.
 	if _, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil || strings.ContainsAny(s, ":[]") {
 		return target{}, errors.New("an address needs a port that is a number: write 10.0.0.1:80 or [fd00::1]:80")
 	}
@@ -63,6 +66,7 @@ func parse(s string) (target, error) {
 		return target{}, err
 	}
 	t := target{complete: strings.HasSuffix(s, ".")}
+	// A name without a port can only have SRV records, which contain the port.
 	if !withPort {
 		if isLocalhost(name) {
 			return target{}, fmt.Errorf("a name without a port asks for SRV records, and %s has none: write %s:80", name, name)
@@ -94,12 +98,14 @@ func noSRV(name string) error {
 		"a name without a port asks for SRV records; write %s:80 to ask for A and AAAA records", name, name)
 }
 
+// errPort is the error of a target with an invalid port.
 var errPort = errors.New("the port is not a number from 1 to 65535")
 
 // serviceHost returns the part of name that follows _service._proto. It returns false if
 // name does not begin with such labels.
 func serviceHost(name string) (host string, ok bool) {
 	labels := strings.SplitN(name, ".", 3)
+	// The name has at least two labels that begin with an underscore, and a rest.
 	if len(labels) < 3 || labels[0][0] != '_' || labels[1][0] != '_' {
 		return "", false
 	}
@@ -111,6 +117,7 @@ func serviceHost(name string) (host string, ok bool) {
 // valid name or contains characters that host and service names must not contain.
 func cleanName(s string) (string, error) {
 	s = strings.TrimSuffix(toASCII(s), ".")
+	// After the conversion, because it is the ASCII form that is limited in length.
 	if err := checkLabels(s); err != nil {
 		return "", err
 	}
@@ -125,6 +132,7 @@ func toASCII(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return r > unicode.MaxASCII }) < 0 {
 		return s
 	}
+	// A name that cannot be converted is rejected later, because of its characters.
 	if ascii, err := idna.Lookup.ToASCII(s); err == nil {
 		return ascii
 	}
@@ -137,6 +145,7 @@ func checkLabels(s string) error {
 	switch {
 	case s == "":
 		return errors.New("missing name")
+	// RFC 1035 limits a name to 255 bytes, which include a length for each label and the root.
 	case len(s) > 253:
 		return fmt.Errorf("the name has %d characters; 253 are the most", len(s))
 	}
@@ -144,6 +153,7 @@ func checkLabels(s string) error {
 		switch {
 		case label == "":
 			return errors.New("the name has an empty label")
+		// A label's length has six bits in a message.
 		case len(label) > 63:
 			return fmt.Errorf("the label %q has %d characters; 63 are the most", label, len(label))
 		}

@@ -21,6 +21,7 @@ import (
 func readEndpoints(v value) []resolve.Endpoint {
 	items := v.Members("an empty item in the list of endpoints: take it out, or write addr: 10.0.0.1:80")
 	list := make([]resolve.Endpoint, 0, len(items))
+	// The line in which each address was given first.
 	first := make(map[netip.AddrPort]int, len(items))
 	for _, item := range items {
 		e := readEndpoint(item)
@@ -49,6 +50,7 @@ func readEndpoints(v value) []resolve.Endpoint {
 // readEndpoint parses one item in the list of endpoints. If the address is missing or invalid,
 // e.Addr is the zero value.
 func readEndpoint(v value) (e resolve.Endpoint) {
+	// Each function reads one field into e. A mistake is added to the file's list, and e's field stays 0.
 	v.Read(fields{
 		"addr":     yamlfile.Into(&e.Addr, authority.AddrPort),
 		"weight":   yamlfile.Into(&e.Weight, parseWeight),
@@ -78,6 +80,7 @@ func readEndpoint(v value) (e resolve.Endpoint) {
 // that identity is a URI, it reports a mistake, because a URI cannot be a server name.
 func defaultServerName(v value, e *resolve.Endpoint) {
 	switch {
+	// The server name is given, or the endpoint uses cleartext.
 	case e.ServerName != "" || e.Identity == "":
 	case strings.Contains(e.Identity, "://"):
 		identity, _ := v.Field("identity")
@@ -119,6 +122,7 @@ func parseWeight(text string) (uint32, error) {
 func parsePriority(text string) (uint32, error) {
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
+		// 0 would otherwise be read as not set, and so as the default weight.
 		return 0, errors.New("write a whole number from 0, for the first, to 4294967295")
 	}
 	return uint32(n), nil
@@ -164,6 +168,7 @@ func parseWord(text string) (string, error) {
 // otherwise.
 func parseAuthority(text string) (string, error) {
 	if strings.ContainsAny(text, "/@?#") {
+		// These begin a path, a user, a query or a fragment.
 		return "", errors.New("write host:port alone, without a scheme, user or path")
 	}
 	host, port, err := net.SplitHostPort(text)
@@ -173,6 +178,7 @@ func parseAuthority(text string) (string, error) {
 	// A bare IPv6 address also has colons.
 	_, bare := netip.ParseAddr(strings.Trim(text, "[]"))
 	if strings.Contains(text, ":") && bare != nil && (err != nil || host == "") {
+		// Without a colon, text is a host alone. A bare address is valid too.
 		return "", errors.New("write host:port, with a port from 1 to 65535")
 	}
 	return parseWord(text)

@@ -36,6 +36,7 @@ func New(path string) *Resolver {
 
 // newResolver is New with another time between two polls, for tests.
 func newResolver(path string, every time.Duration) *Resolver {
+	// Look reads the file only if it has changed since the last call.
 	return &Resolver{follow.NewPoller(every, (&follow.File[targets]{Path: path, Max: follow.MaxSize, Parse: Parse}).Look)}
 }
 
@@ -57,6 +58,7 @@ func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve
 			yield(resolve.Update{}, fmt.Errorf("file: target %q: %w: %w", target, resolve.ErrUnresolvable, err))
 			return
 		}
+		// v remembers what this stream has yielded. The file's state is shared by all streams.
 		v := view{target: target}
 		for range r.poller.States(ctx) {
 			// A change of the file may cause an update and an error. Until the consumer has handled
@@ -80,7 +82,7 @@ type view struct {
 	target    string
 	last      *content // the content that the method changed examined last; nil before
 	endpoints []resolve.Endpoint
-	exists    bool
+	exists    bool     // the target is in the content
 	failed    *content // the content of the last error; nil after an update has ended it
 }
 
@@ -88,6 +90,7 @@ type view struct {
 // if nothing must be yielded. If both an update and an error are due, next returns the update
 // first, so that a stream has endpoints while the file contains mistakes.
 func (v *view) next(s *state) (u resolve.Update, ok bool, err error) {
+	// The file is valid again. Even without a difference, an update must end the consumer's error.
 	recovered := v.failed != nil && s.Latest.Err == nil
 	if s.Good != nil && v.changed(s.Good) || recovered {
 		if recovered {
@@ -95,6 +98,7 @@ func (v *view) next(s *state) (u resolve.Update, ok bool, err error) {
 		}
 		return v.update(), true, nil
 	}
+	// Each new content with mistakes is reported once.
 	if s.Latest.Err != nil && s.Latest != v.failed {
 		v.failed = s.Latest
 		return resolve.Update{}, true, yamlfile.Located(s.Latest.Err)
@@ -109,6 +113,7 @@ func (v *view) changed(c *content) bool {
 		return false
 	}
 	endpoints, exists := c.Value[v.target]
+	// v.last is nil at first, so that the first content is always a change, also for a target that is missing.
 	unchanged := v.last != nil && exists == v.exists && slices.EqualFunc(endpoints, v.endpoints, resolve.Endpoint.Equal)
 	v.last, v.endpoints, v.exists = c, endpoints, exists
 	return !unchanged

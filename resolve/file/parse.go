@@ -32,6 +32,7 @@ func Parse(name string, data []byte) (map[string][]resolve.Endpoint, error) {
 	if root := document(f, data); root != nil {
 		v := value{File: f, Node: root}
 		v.Read(fields{"destinations": func(v value) { readTargets(v, targets) }})
+		// The field is missing or null. Other mistakes come first, because they may be its cause.
 		if item, _ := v.Field("destinations"); len(f.Mistakes) == 0 && (item.IsNull() || len(root.Content) == 0) {
 			f.Mistakes = append(f.Mistakes, &Error{File: name, Line: 1, Reason: nothing})
 		}
@@ -51,10 +52,13 @@ const nothing = `there is nothing in the file; for no targets, write "destinatio
 // document returns the only YAML document of a file. It returns nil after a mistake, which
 // it reports to f.
 func document(f *yamlfile.File, data []byte) *yaml.Node {
+	// errors.As below replaces this default by the syntax error, if there is one.
 	documents, err := yamlfile.Documents(f.Name, data, maxDocuments)
 	mistake := &Error{File: f.Name, Line: 1, Reason: nothing}
 	switch {
+	// A syntax error, or a wrong encoding: errors.As has stored it in mistake.
 	case errors.As(err, &mistake):
+	// The second document's position is what the user must look at.
 	case len(documents) > 1:
 		mistake = value{File: f, Node: documents[1]}.Note("another document: a file is one")
 	case len(documents) == 1 && !yamlfile.IsNull(documents[0]):
@@ -71,6 +75,7 @@ func readTargets(v value, targets map[string][]resolve.Endpoint) {
 		if err := checkName(key.Node.Value); err != nil {
 			key.Failf("%v", err)
 		}
+		// Read even if the name is a mistake, so that the mistakes inside are reported with it.
 		if endpoints, exists := readTarget(item); exists {
 			targets[key.Node.Value] = endpoints
 		}
@@ -79,6 +84,7 @@ func readTargets(v value, targets map[string][]resolve.Endpoint) {
 
 // readTarget parses a target. exists is false if the target does not exist.
 func readTarget(v value) (endpoints []resolve.Endpoint, exists bool) {
+	// A target that is in the file exists unless its field exists is false.
 	exists = true
 	var labels map[string]string
 	v.Read(fields{
@@ -93,6 +99,7 @@ func readTarget(v value) (endpoints []resolve.Endpoint, exists bool) {
 	for i := range endpoints {
 		endpoints[i].Labels = union(labels, endpoints[i].Labels)
 	}
+	// Parse promises this order.
 	slices.SortFunc(endpoints, func(a, b resolve.Endpoint) int { return a.Addr.Compare(b.Addr) })
 	return endpoints, exists
 }
@@ -101,6 +108,7 @@ func readTarget(v value) (endpoints []resolve.Endpoint, exists bool) {
 // does not create a target that nobody finds.
 func checkName(name string) error {
 	outside := func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }
+	// UTF-8 before the characters, which are not defined in other texts.
 	switch {
 	case name == "":
 		return errors.New("the name is empty")

@@ -20,6 +20,7 @@ type snapshot struct {
 // answer returns an update with the endpoints of the snapshot s at the port want. It also returns a
 // text for each problem in s, such as an endpoint without an IP address.
 func (o *options) answer(s snapshot, want portRef) (u resolve.Update, problems []string) {
+	// The order of the checks is from the Service to its parts: without a Service or port, the slices do not matter.
 	if s.service == nil {
 		return resolve.Update{Kind: resolve.DoesNotExist}, nil
 	}
@@ -31,6 +32,7 @@ func (o *options) answer(s snapshot, want portRef) (u resolve.Update, problems [
 	if reason != "" {
 		return resolve.Update{Kind: resolve.DoesNotExist}, []string{reason}
 	}
+	// Problems do not prevent an answer: the endpoints that can be read are used.
 	for _, slice := range s.slices {
 		if slice.kind == discoveryv1.AddressTypeFQDN {
 			problems = append(problems, fmt.Sprintf("EndpointSlice %s is ignored: its addressType is FQDN, "+
@@ -54,6 +56,7 @@ func (o *options) endpoints(s snapshot, port choice) []resolve.Endpoint {
 	families := s.service.familiesInOrder()
 	for _, f := range families {
 		found := collect(s.slices, f, port, func(b *backend) bool { return b.ready })
+		// Families are not mixed, so that a dual-stack Pod does not count twice.
 		if len(found) > 0 {
 			o.preferNear(found)
 			return endpointsOf(found)
@@ -90,9 +93,11 @@ func collect(
 	objects []*endpointSlice, family corev1.IPFamily, want choice, include func(*backend) bool,
 ) []candidate {
 	var list []candidate
+	// While Kubernetes moves an endpoint to another slice, both may list it.
 	addrs := make(map[netip.AddrPort]bool)
 	for _, s := range objects {
 		port, ok := s.port(want)
+		// A kind, such as IPv4, is also the name of its family. Slices of the kind FQDN never match.
 		if !ok || string(s.kind) != string(family) {
 			continue
 		}

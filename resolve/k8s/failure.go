@@ -44,12 +44,14 @@ func advice(obj object, k kind, err error) string {
 			"with the verbs list and watch on the resource %v of the API group %q", obj.namespace, k, k.group())
 	case apierrors.IsUnauthorized(err):
 		return "not authenticated: the API server does not accept the client's credentials; they may have expired"
+	// Only for slices: a missing Service does not fail a list, which is then empty.
 	case apierrors.IsNotFound(err) && k == endpointSlices:
 		return "the API server has no discovery.k8s.io/v1, which Kubernetes has since 1.21"
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		return "the API server has dropped the last resource version; everything is listed again"
 	case apierrors.IsTooManyRequests(err):
 		return "the API server is overloaded, or limits this client"
+	// The last, because the API errors above can wrap a deadline too.
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("no answer in %v", listTimeout)
 	}

@@ -53,11 +53,13 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 			yield(resolve.Update{}, err)
 			return
 		}
+		// Use starts the watcher for the first stream of this Service, and leave stops it after the last one.
 		w, leave := r.watchers.Use(t.object, func() (*watcher, func()) {
 			w := startWatcher(r.client, t.object, r.options.backoff)
 			return w, w.stop
 		})
 		defer leave()
+		// v remembers what this stream has yielded, and pos how much of the shared state it has seen.
 		v := view{options: &r.options, target: t}
 		var pos position
 		for ctx.Err() == nil {
@@ -68,6 +70,7 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 					return
 				}
 			}
+			// n.changed is from before the items were read, so that no change in between is missed.
 			select {
 			case <-n.changed:
 			case <-ctx.Done():
@@ -79,6 +82,7 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 // Option configures [New].
 type Option func(*options)
 
+// options holds the settings of a Resolver.
 type options struct {
 	namespace string
 	domain    string

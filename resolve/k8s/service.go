@@ -34,6 +34,7 @@ func readService(obj any) (name string, s *service) {
 		headless: k8sService.Spec.ClusterIP == corev1.ClusterIPNone,
 		families: k8sService.Spec.IPFamilies,
 	}
+	// Only then: the field may be a leftover of an earlier type.
 	if k8sService.Spec.Type == corev1.ServiceTypeExternalName {
 		s.external = k8sService.Spec.ExternalName
 	}
@@ -69,6 +70,7 @@ type choice struct {
 // every port number.
 func (s *service) choose(want portRef) (choice, string) {
 	for _, p := range s.ports {
+		// A number in a target selects by number, and otherwise the name does. A port for UDP or SCTP cannot be used.
 		if p.nonTCP == "" && (want.number != 0 && p.number == want.number || want.number == 0 && p.name == want.name) {
 			return choice{name: p.name, number: p.number}, ""
 		}

@@ -46,6 +46,7 @@ func readSlice(obj any, service string) (name string, s *endpointSlice) {
 		return "", nil
 	}
 	s = &endpointSlice{name: o.Name, kind: o.AddressType}
+	// Ports for UDP or SCTP are left out. A missing protocol means TCP.
 	for _, p := range o.Ports {
 		if deref(p.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
 			continue
@@ -56,7 +57,7 @@ func readSlice(obj any, service string) (name string, s *endpointSlice) {
 		}
 		s.ports = append(s.ports, port)
 	}
-	// The addresses are names, which options.answer reports.
+	// The addresses are names. The slice stays, without backends, so that options.answer can report it.
 	if s.kind == discoveryv1.AddressTypeFQDN {
 		return o.Name, s
 	}
@@ -78,10 +79,12 @@ func (s *endpointSlice) add(e *discoveryv1.Endpoint, namespace, service string) 
 		return
 	}
 	b := backend{
-		addr:   addr.Unmap(),
+		addr: addr.Unmap(),
+		// According to the API, a missing condition counts as ready.
 		ready:  deref(e.Conditions.Ready, true),
 		labels: labelsOf(e, namespace, service),
 	}
+	// Such an endpoint is a Pod that is about to end, but still answers requests.
 	b.draining = !b.ready && deref(e.Conditions.Serving, true) && deref(e.Conditions.Terminating, false)
 	if e.Hints != nil {
 		for _, z := range e.Hints.ForZones {
@@ -94,6 +97,7 @@ func (s *endpointSlice) add(e *discoveryv1.Endpoint, namespace, service string) 
 // labelsOf returns the labels of an endpoint: those of its Service, Pod, node and zone that are known.
 func labelsOf(e *discoveryv1.Endpoint, namespace, service string) map[string]string {
 	m := map[string]string{"namespace": namespace, "service": service}
+	// An endpoint may also be something else than a Pod, such as an address that a user wrote.
 	if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" {
 		m["pod"] = ref.Name
 	}
@@ -116,6 +120,7 @@ func deref[T any](p *T, fallback T) T {
 
 // port returns the slice's port that c selects, or false if there is none.
 func (s *endpointSlice) port(c choice) (slicePort, bool) {
+	// The number is then the endpoint's own: a headless Service does not map ports.
 	if c.direct {
 		return slicePort{number: c.number}, true
 	}

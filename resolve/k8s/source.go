@@ -51,6 +51,7 @@ func (s *source) IsWatchListSemanticsUnSupported() bool { return true }
 // ListWithContext lists the objects that the label and field selectors in s.scope match. It reports
 // an error by calling s.failed.
 func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	// The mutex lets settle wait for a list that runs.
 	s.listing.Lock()
 	defer s.listing.Unlock()
 	if s.closed {
@@ -59,6 +60,7 @@ func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 	limited, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	list, err := s.list(limited, s.scoped(o))
+	// After the end of ctx, the error is only the consequence of stopping.
 	if err != nil && ctx.Err() == nil {
 		s.failed("list", err)
 	}
@@ -77,6 +79,7 @@ func (s *source) settle() {
 // error's text, but not its type. Otherwise, after errors of some types, the Reflector would
 // repeat the watch itself, with a backoff that it resets only after two minutes.
 func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	// A new watch replaces the current one, which has therefore ended.
 	s.recordEnd()
 	w, err := s.open(ctx, s.scoped(o))
 	if err != nil {
@@ -93,6 +96,7 @@ func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 // recordEnd records that the current watch has ended. If it lasted at least s.lasting, recordEnd
 // sets s.long to true, so that lasted next returns true.
 func (s *source) recordEnd() {
+	// A watch that lasted shows that the server works, so that the next wait may be short again.
 	if !s.opened.IsZero() && time.Since(s.opened) >= s.lasting {
 		s.long = true
 	}
@@ -111,8 +115,10 @@ func (s *source) lasted() bool {
 // observe returns a watch that passes the events of w on, and reports its errors unless ctx has ended.
 // It starts a goroutine that ends with w.
 func (s *source) observe(ctx context.Context, w watch.Interface) *observedWatch {
+	// Unbuffered: an event counts as passed on only when the Reflector has taken it.
 	h := &observedWatch{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
 	s.running.Go(func() {
+		// Runs until w ends, or until the Reflector calls Stop.
 		h.run(func(err error) {
 			if ctx.Err() == nil {
 				s.failed("watch", err)
@@ -152,6 +158,7 @@ func (h *observedWatch) run(failed func(error)) {
 	defer close(h.events)
 	src := h.Interface.ResultChan()
 	start := time.Now()
+	// hasEvent is false in the first round only: then no event has arrived.
 	for hasEvent := false; ; hasEvent = true {
 		var e watch.Event
 		ok := false
@@ -163,6 +170,7 @@ func (h *observedWatch) run(failed func(error)) {
 			}
 		case <-h.stopped:
 		}
+		// The source has closed its channel, or the watch was stopped.
 		if !ok {
 			return
 		}
@@ -179,8 +187,11 @@ func (h *observedWatch) run(failed func(error)) {
 	}
 }
 
+// ResultChan returns the channel of the events, which is closed when the watch has ended. It replaces that of the
+// wrapped watch.
 func (h *observedWatch) ResultChan() <-chan watch.Event { return h.events }
 
+// Stop ends the wrapped watch and run. It may be called several times, and after the end.
 func (h *observedWatch) Stop() {
 	h.once.Do(func() { close(h.stopped) })
 	h.Interface.Stop()

@@ -20,6 +20,7 @@ type target struct {
 // object is a Service's name. All streams of a Service share its watches.
 type object struct{ namespace, name string }
 
+// String returns the Service as in a target, "name.namespace", for errors.
 func (o object) String() string { return o.name + "." + o.namespace }
 
 // portRef is the port in a target: a number, or a name if number is 0.
@@ -28,6 +29,7 @@ type portRef struct {
 	name   string
 }
 
+// String returns the number, or the name in quotes, for errors.
 func (p portRef) String() string {
 	if p.number != 0 {
 		return strconv.Itoa(int(p.number))
@@ -48,6 +50,7 @@ func parseTarget(s, namespace, domain string) (target, error) {
 // parse is parseTarget, but its errors do not contain s and do not match resolve.ErrUnresolvable.
 func parse(s, namespace, domain string) (t target, err error) {
 	host, port, withPort := authority.CutPort(s)
+	// Brackets and colons that are left in the host are those of an IPv6 address.
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || strings.ContainsAny(host, ":[]") {
 		return t, errors.New("an IP address is not the name of a Service; write name.namespace:80")
 	}
@@ -72,12 +75,15 @@ func parse(s, namespace, domain string) (t target, err error) {
 // parseHost splits a host into a Service's name and namespace. It does not check whether name and
 // namespace are valid.
 func parseHost(host, namespace, domain string) (object, error) {
+	// A dot at the end marks a name that is complete.
 	short, rooted := strings.CutSuffix(host, ".")
+	// short is what precedes the cluster's domain, and whole tells whether that domain was given.
 	short, whole := strings.CutSuffix(short, ".svc."+domain)
 	if rooted && !whole {
 		return object{}, fmt.Errorf("a dot at the end is for a whole name, as name.namespace.svc.%s. is", domain)
 	}
 	labels := strings.Split(short, ".")
+	// The order of the labels is name, namespace and "svc". Without a domain, "svc" may end the name or be missing.
 	switch n := len(labels); {
 	case n == 3 && labels[2] == "svc" && !whole:
 		return object{name: labels[0], namespace: labels[1]}, nil
@@ -94,6 +100,7 @@ func parseHost(host, namespace, domain string) (object, error) {
 
 // parsePort parses a port. A text of digits is always a number.
 func parsePort(s string) (portRef, error) {
+	// Only digits: a port's name in Kubernetes has at least one letter, so the two cannot be confused.
 	if s != "" && strings.Trim(s, "0123456789") == "" {
 		n, err := strconv.ParseUint(s, 10, 16)
 		if err != nil || n == 0 {
@@ -118,6 +125,7 @@ func notLabel(s string) string {
 	case s[0] == '-' || s[len(s)-1] == '-':
 		return "begins or ends with a hyphen"
 	}
+	// Bytes, because every character that is allowed is one byte.
 	for _, c := range []byte(s) {
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
 			return fmt.Sprintf("has the character %q; there may be a-z, 0-9 and -", c)

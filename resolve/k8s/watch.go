@@ -43,6 +43,7 @@ func startWatcher(client kubernetes.Interface, obj object, b resolve.Backoff) *w
 	w := &watcher{state: newState(), object: obj, cancel: cancel}
 	// A discarding logger, because the streams yield the errors.
 	ctx = klog.NewContext(ctx, klog.Logger{})
+	// A Reflector is client-go's loop of list and watch. It writes what it receives to a store.
 	w.reflect(ctx, services, w.serviceSource(client), &corev1.Service{}, w.serviceStore(), b)
 	w.reflect(ctx, endpointSlices, w.sliceSource(client), &discoveryv1.EndpointSlice{}, w.sliceStore(), b)
 	return w
@@ -59,19 +60,23 @@ func (w *watcher) stop() {
 func (w *watcher) reflect(
 	ctx context.Context, k kind, src *source, example any, dst cache.ReflectorStore, b resolve.Backoff,
 ) {
+	// The source reports to the state by these two functions, from the Reflector's goroutine.
 	src.failed = func(verb string, err error) { w.fail(k, failure(w.object, k, verb, err)) }
 	src.works = func() { w.works(k) }
 	src.running, src.lasting = &w.running, min(settled, b.Max)
+	// A zero logger writes nothing.
 	silent := klog.Logger{}
 	r := cache.NewReflectorWithOptions(src, example, dst, cache.ReflectorOptions{Logger: &silent, Name: w.object.String()})
 	w.running.Go(func() {
 		follow(ctx, func(ctx context.Context) {
+			// ListAndWatch returns at each end of a watch. Then follow calls it again after a backoff.
 			// A panic can come from the client's transport. The source has reported other errors.
 			err := panics.Contain(func() { _ = r.ListAndWatchWithContext(ctx) })
 			if err != nil && ctx.Err() == nil {
 				src.failed("watch", err)
 			}
 		}, src.lasted, b)
+		// The Reflector has ended, but a list that it started may still run.
 		src.settle()
 	})
 }
@@ -83,7 +88,7 @@ func follow(ctx context.Context, listAndWatch func(context.Context), lasted func
 	for failures := 0; ctx.Err() == nil; failures++ {
 		listAndWatch(ctx)
 		if lasted() {
-			failures = 0
+			failures = 0 // so that the next wait is the shortest
 		}
 		if backoff.Sleep(ctx, b.Delay(failures)) != nil {
 			return
@@ -118,6 +123,7 @@ func (w *watcher) sliceSource(client kubernetes.Interface) *source {
 // serviceStore returns the store that puts the Service into the snapshot, or nil if the Service does
 // not exist.
 func (w *watcher) serviceStore() cache.ReflectorStore {
+	// items has at most the one Service that the field selector lets through.
 	return newStore(readService, func(items map[string]*service) {
 		w.set(services, func(s *snapshot) { s.service = items[w.object.name] })
 	})
@@ -159,11 +165,13 @@ func (s *store[T]) Add(obj any) error {
 	return nil
 }
 
-// Update is called for a changed object.
+// Update replaces an object that has changed. The Reflector calls it with the new version, obj. As with Add, an
+// error means that obj is not a Kubernetes object.
 func (s *store[T]) Update(obj any) error { return s.Add(obj) }
 
 // Delete removes an object, if it is in the store.
 func (s *store[T]) Delete(obj any) error {
+	// The key is "namespace/name". It is computed as by client-go, because obj may be of any type.
 	key, err := cache.MetaNamespaceKeyFunc(obj)
 	if err != nil {
 		return err
@@ -172,6 +180,7 @@ func (s *store[T]) Delete(obj any) error {
 	if err != nil {
 		return err
 	}
+	// Without the object nothing changes, and the streams must not wake up.
 	if _, ok := s.items[name]; ok {
 		delete(s.items, name)
 		s.put(s.items)
@@ -224,6 +233,7 @@ type item struct {
 // that starts during an outage yields the endpoints first.
 func (v *view) items(n changes) []item {
 	var list []item
+	// The snapshot is nil if it is unchanged, and until both kinds are listed as far as needed.
 	if n.snapshot != nil {
 		u, problems := v.answer(*n.snapshot, v.target.port)
 		added := v.newProblems(problems)
@@ -249,6 +259,7 @@ func (v *view) newProblems(problems []string) []string {
 	for _, text := range problems {
 		now[text] = true
 	}
+	// A problem that disappears and comes back is reported again.
 	previous := v.problems
 	v.problems = now
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(now)), func(text string) bool { return previous[text] })
@@ -270,6 +281,7 @@ type state struct {
 // kind identifies the objects that a Reflector watches: Services or EndpointSlices.
 type kind int
 
+// kinds is the number of kinds.
 const (
 	services kind = iota
 	endpointSlices
@@ -285,6 +297,7 @@ func (b *state) set(k kind, change func(s *snapshot)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change(&b.now)
+	// Even an empty list is an answer: then the Service does not exist or has no slices.
 	b.listed[k] = true
 	b.answers++
 	b.wake()
@@ -305,9 +318,11 @@ func (b *state) fail(k kind, err error) {
 func (b *state) works(k kind) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// Usually there was no error, and opening a watch must not wake the streams.
 	if b.failing[k] == nil {
 		return
 	}
+	// The other kind may still be failing. The error has ended only if both work.
 	b.failing[k] = nil
 	if b.failing == [kinds]error{} {
 		b.returns++
@@ -344,10 +359,12 @@ func (b *state) changesSince(pos *position) changes {
 	n := changes{changed: b.changed, recovered: b.returns > pos.returns}
 	// Without a Service, the slices are not needed.
 	whole := b.listed[services] && (b.now.service == nil || b.listed[endpointSlices])
+	// After a recovery, the same snapshot is handed out again, because an update ends the error.
 	if whole && (b.answers > pos.answers || n.recovered) {
 		s := b.now
 		n.snapshot = &s
 	}
+	// An error that was already reported to this stream is left out.
 	for k, err := range b.failing {
 		if err != nil && b.failures[k] > pos.failures[k] {
 			n.errs = append(n.errs, err)

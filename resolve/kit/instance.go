@@ -38,6 +38,7 @@ func (r *reader) event(instances []string) []item {
 	named := make(map[string]name)
 	// Sorted and each once, because an Instancer may send the same instances in another order.
 	for _, text := range slices.Compact(slices.Sorted(slices.Values(instances))) {
+		// The default parser reports a name as an error of the type nameError.
 		endpoint, err := r.instance(text)
 		if n, nameError := errors.AsType[nameError](err); nameError {
 			named[text] = name(n)
@@ -47,6 +48,7 @@ func (r *reader) event(instances []string) []item {
 		case err == nil:
 			endpoints = append(endpoints, endpoint)
 			continue
+		// Only a new mistake is reported: r.invalid has the instances that were invalid in the last event.
 		case !r.invalid[text]:
 			list = append(list, item{err: fmt.Errorf("kit: %q: instance %q: %w", r.target, text, err)})
 		}
@@ -60,6 +62,7 @@ func (r *reader) event(instances []string) []item {
 	}
 	r.fixed, r.named = endpoints, named
 	if r.names != nil {
+		// Starts look-ups for new names and ends those of names that are gone.
 		r.names.follow(named)
 	}
 	return append(list, r.current()...)
@@ -68,9 +71,11 @@ func (r *reader) event(instances []string) []item {
 // current returns the items for the last event and its names' addresses. It returns no update while the first
 // look-ups are in progress and no address is known.
 func (r *reader) current() (list []item) {
+	// Cloned, because the consumer owns the slice that is yielded.
 	endpoints := slices.Clone(r.fixed)
 	pending := len(r.named) > 0
 	if r.names != nil {
+		// Addresses that are known are yielded while others are still looked up.
 		named, errs, waits := r.names.endpoints()
 		for _, err := range errs {
 			list = append(list, item{err: fmt.Errorf("kit: %q: %w", r.target, err)})
@@ -90,12 +95,14 @@ func (r *reader) current() (list []item) {
 // an error because a function for WithParse can return nothing else.
 type nameError name
 
+// Error names what must be looked up.
 func (n nameError) Error() string { return n.target + " must be looked up" }
 
 // instance parses one instance's text. It returns an error if the parsed address lacks a port, or
 // is unspecified, such as 0.0.0.0.
 func (r *reader) instance(text string) (resolve.Endpoint, error) {
 	e, err := r.parse(text)
+	// A function for WithParse may return anything, so its result is checked.
 	switch {
 	case err != nil:
 		return e, err

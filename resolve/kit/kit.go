@@ -50,6 +50,7 @@ func (r *resolver) resolve(ctx context.Context, target string) iter.Seq2[resolve
 		if ctx.Err() != nil {
 			return
 		}
+		// Use starts the watch for the first stream of this target, and leave ends it after the last one.
 		w, leave := r.targets.Use(target, func() (*watch, func()) {
 			w := startWatch(target, r.newInstancer, r.backoff)
 			return w, w.end
@@ -57,15 +58,18 @@ func (r *resolver) resolve(ctx context.Context, target string) iter.Seq2[resolve
 		defer leave()
 		read := reader{options: r.options, target: target, names: newNames(ctx, r.names)}
 		defer read.names.end()
+		// The position counts what this stream has seen of the shared watch.
 		var pos share.Position
 		for ctx.Err() == nil {
 			c := w.Look(&pos)
+			// First the event, then the error: a new stream during an outage yields its endpoints first.
 			if c.Fresh && !emit(ctx, read.event(c.Value), yield) {
 				return
 			}
 			if c.Err != nil && !emit(ctx, []item{{err: fmt.Errorf("kit: %q: %w", target, c.Err)}}, yield) {
 				return
 			}
+			// Next is closed at the watch's next change. names.changed receives when a name has other addresses.
 			select {
 			case <-c.Next:
 			case <-read.names.changed:
@@ -81,6 +85,7 @@ func (r *resolver) resolve(ctx context.Context, target string) iter.Seq2[resolve
 // emit yields the items in list. It returns false if the stream must end.
 func emit(ctx context.Context, list []item, yield func(resolve.Update, error) bool) bool {
 	for _, n := range list {
+		// An item may end the stream: ErrUnresolvable is always the last one.
 		if ctx.Err() != nil || !yield(n.update, n.err) || errors.Is(n.err, resolve.ErrUnresolvable) {
 			return false
 		}
@@ -91,6 +96,7 @@ func emit(ctx context.Context, list []item, yield func(resolve.Update, error) bo
 // Option configures [New].
 type Option func(*options)
 
+// options holds the settings of a Resolver.
 type options struct {
 	parse   func(string) (resolve.Endpoint, error)
 	backoff resolve.Backoff

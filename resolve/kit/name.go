@@ -57,7 +57,9 @@ type name struct {
 // parseName parses "host:port" or an http or https URL.
 func parseName(text string) (name, error) {
 	n := name{target: text}
+	// A text such as "web:80" parses as a URL with the scheme web, and so is not one of these.
 	if u, err := url.Parse(text); err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" {
+		// Without a port in the URL, it is the default one of the scheme.
 		port := u.Port()
 		switch {
 		case port != "":
@@ -66,6 +68,7 @@ func parseName(text string) (name, error) {
 		default:
 			port = "80"
 		}
+		// For https, the host of the URL is also the name in the server's certificate.
 		if n.target = net.JoinHostPort(u.Hostname(), port); u.Scheme == "https" {
 			n.serverName = u.Hostname()
 		}
@@ -105,6 +108,7 @@ func newNames(ctx context.Context, r resolve.Resolver) *names {
 func (n *names) follow(targets map[string]name) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// Names in both lists keep their look-up and addresses.
 	for text, f := range n.followed {
 		if _, ok := targets[text]; !ok {
 			f.cancel()
@@ -124,11 +128,13 @@ func (n *names) follow(targets map[string]name) {
 
 // run keeps the addresses of one name up to date until ctx ends. It runs on its own goroutine.
 func (n *names) run(ctx context.Context, f *followed) {
+	// The resolver reconnects by itself. The range ends with ctx, or if the name cannot be resolved.
 	for update, err := range n.resolver.Resolve(ctx, f.name.target) {
 		if ctx.Err() != nil {
 			return
 		}
 		n.mu.Lock()
+		// An error leaves the set as it is. An update ends an error that has not been reported yet.
 		if f.err = err; err == nil {
 			f.set.Apply(update)
 		}
@@ -146,6 +152,7 @@ func (n *names) run(ctx context.Context, f *followed) {
 func (n *names) endpoints() (endpoints []resolve.Endpoint, errs []error, pending bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// In the order of the instances, so that equal events give equal updates.
 	for _, text := range slices.Sorted(maps.Keys(n.followed)) {
 		f := n.followed[text]
 		if f.err != nil {
@@ -154,9 +161,11 @@ func (n *names) endpoints() (endpoints []resolve.Endpoint, errs []error, pending
 		}
 		pending = pending || f.set.State() == resolve.StatePending
 		for _, e := range f.set.Endpoints() {
+			// A server name of the name's own resolver wins over that of the URL.
 			if e.ServerName == "" {
 				e.ServerName = f.name.serverName
 			}
+			// The instance's label first: one that the resolver has set wins.
 			labels := map[string]string{instanceLabel: text}
 			maps.Copy(labels, e.Labels)
 			e.Labels = labels
@@ -168,6 +177,7 @@ func (n *names) endpoints() (endpoints []resolve.Endpoint, errs []error, pending
 
 // end ends all look-ups and waits for them.
 func (n *names) end() {
+	// Without names to follow, all look-ups are canceled.
 	n.follow(nil)
 	n.running.Wait()
 }

@@ -27,6 +27,7 @@ type watch struct {
 // startWatch starts a goroutine that creates the target's Instancer and reads its events until end is
 // called.
 func startWatch(target string, newInstancer func(string) (sd.Instancer, error), b resolve.Backoff) *watch {
+	// Not a stream's context, because all streams of the target share the watch.
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{
 		target: target, cancel: cancel, created: make(chan struct{}), done: make(chan struct{}),
@@ -40,11 +41,13 @@ func (w *watch) run(ctx context.Context, newInstancer func(string) (sd.Instancer
 	defer close(w.done)
 	instancer := w.make(ctx, newInstancer, b)
 	close(w.created)
+	// make has stored an error that tells why, or ctx has ended.
 	if instancer == nil {
 		return
 	}
 	// go-kit's Instancers hold a lock while they send, and Register and Deregister need
 	// the same lock. Therefore the events are read until both have returned.
+	// Unbuffered: the Instancer blocks in its send until read takes the event.
 	events := make(chan sd.Event)
 	stopped := make(chan struct{})
 	var reading sync.WaitGroup
@@ -52,7 +55,9 @@ func (w *watch) run(ctx context.Context, newInstancer func(string) (sd.Instancer
 	if err := panics.Contain(func() { instancer.Register(events) }); err != nil {
 		w.Fail(fmt.Errorf("register with an Instancer: %w", err))
 	}
+	// Until the last stream has ended.
 	<-ctx.Done()
+	// A panic of foreign code while it stops is ignored: nobody reads the watch any longer.
 	_ = panics.Contain(func() { instancer.Deregister(events) })
 	_ = panics.Contain(instancer.Stop)
 	close(stopped)
@@ -71,8 +76,10 @@ func (w *watch) make(
 			err = panicked
 		}
 		switch {
+		// A factory that returns neither must not cause a panic later.
 		case err == nil && instancer == nil:
 			err = errors.New("it is nil")
+		// It took so long that all streams have ended, so the result is not needed.
 		case err == nil && ctx.Err() != nil:
 			_ = panics.Contain(instancer.Stop)
 			return nil
@@ -88,6 +95,7 @@ func (w *watch) make(
 
 // read stores the latest event until stopped is closed.
 func (w *watch) read(events <-chan sd.Event, stopped <-chan struct{}) {
+	// Only this goroutine reads events. It also drains them while the Instancer is being stopped.
 	for {
 		select {
 		case e := <-events:
@@ -105,6 +113,7 @@ func (w *watch) read(events <-chan sd.Event, stopped <-chan struct{}) {
 // end stops the Instancer and waits until it is stopped. If newInstancer has not returned yet, end does
 // not wait, because it may block for long. The goroutine then stops the Instancer later.
 func (w *watch) end() {
+	// A call of newInstancer that has not returned cannot be interrupted.
 	w.cancel()
 	select {
 	case <-w.created:

@@ -20,6 +20,7 @@ const scheme = "k8s"
 // Option configures [New].
 type Option func(*options)
 
+// options holds the settings of a Resolver.
 type options struct {
 	contextToken string
 	backoff      resolve.Backoff
@@ -66,16 +67,19 @@ func New(conn grpc.ClientConnInterface, opts ...Option) resolve.Resolver {
 		// Each call of Resolve gets its own watch, because a watch counts what it has ignored.
 		return func(yield func(resolve.Update, error) bool) {
 			w := &watch{options: o, conn: conn, target: target}
+			// Without a logger, ignored parts are dropped silently by the zero ignored.
 			if o.log != nil {
 				w.ignored = oncelog.Logger{Log: func(err error) {
 					o.log.WarnContext(ctx, "part of a destination is ignored", "target", target, "err", err)
 				}}
 			}
+			// Reconnect calls w.open for each stream, with a backoff between two of them.
 			resolve.Reconnect(resolve.Func(w.open), o.backoff).Resolve(ctx, target)(yield)
 		}
 	})
 	if o.log == nil {
 		return r
 	}
+	// Around Reconnect, so that an outage is logged once and not for each attempt.
 	return logged{r, o.log}
 }

@@ -16,11 +16,13 @@ func update(m *destination.Update, drop func(error)) (resolve.Update, bool) {
 	switch m := m.GetUpdate().(type) {
 	case *destination.Update_Add:
 		u := resolve.Update{Kind: resolve.Add, Endpoints: endpoints(m.Add, drop)}
+		// An Add of which nothing can be used says nothing about the target.
 		return u, len(u.Endpoints) > 0
 	case *destination.Update_Remove:
 		u := resolve.Update{Kind: resolve.Remove, Removed: removed(m.Remove)}
 		return u, len(u.Removed) > 0
 	case *destination.Update_NoEndpoints:
+		// The controller distinguishes a service without endpoints from one that is unknown.
 		if m.NoEndpoints.GetExists() {
 			return resolve.Update{Kind: resolve.Empty}, true
 		}
@@ -56,11 +58,13 @@ func removed(set *destination.AddrSet) []netip.AddrPort {
 // the endpoint belongs. endpoint returns false if the address is invalid. It calls drop for each
 // part that it ignores.
 func endpoint(a *destination.WeightedAddr, setLabels map[string]string, drop func(error)) (resolve.Endpoint, bool) {
+	// wire.Endpoint converts what does not depend on the set.
 	e, ok := wire.Endpoint(a, drop)
 	if !ok {
 		return e, false
 	}
 	e.Labels = labels(setLabels, e.Labels)
+	// The controller sends the zone as a label only.
 	e.Locality = e.Labels["zone"]
 	return e, true
 }

@@ -48,6 +48,7 @@ func WithStreamLimits(l Limits) Option {
 	return func(o *options) { o.limits = stream.Limits(l).OrDefault() }
 }
 
+// The times after which a silent stream is examined.
 const (
 	// healthCheckAfter is the time without messages after which the first health check is
 	// sent. If half of Limits.Initial is shorter, the first one is sent after that half.
@@ -75,11 +76,13 @@ type watch struct {
 // the first Add to a Replace, and ends ctx when the stream has ended.
 func (w *watch) open(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
+		// dog is the watchdog: it ends the stream's context at one of the time limits.
 		dog := w.limits.Begin(ctx, errNoAnswer)
 		defer dog.Stop()
-		defer w.ignored.End()
+		defer w.ignored.End() // the next stream may report the same parts, which are then not logged again
 		err := w.read(dog, func(u resolve.Update) bool { return yield(u, nil) })
 		if err != nil {
+			// Reconnect takes an error as the end of this stream, and opens the next one.
 			yield(resolve.Update{}, w.failure(err))
 		}
 	}
@@ -88,27 +91,33 @@ func (w *watch) open(ctx context.Context, _ string) iter.Seq2[resolve.Update, er
 // read opens one stream, reads its messages and yields their updates. It returns the reason why the
 // stream ended, or nil if yield returned false.
 func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) error {
+	// Starts the timer of the Initial limit, which includes the time to connect.
 	if err := dog.Wait(); err != nil {
 		return err
 	}
 	ctx, opened := dog.Context(), time.Now()
 	var updates grpc.ServerStreamingClient[destination.Update]
 	var err error
+	// gRPC needs a deep stack to open a stream. On its own goroutine, this one's stack stays small.
 	freshstack.Call(func() {
 		updates, err = destination.NewDestinationClient(w.conn).Get(ctx, &destination.GetDestination{
 			Scheme: scheme, Path: w.target, ContextToken: w.contextToken,
 		})
 	})
 	if err != nil {
+		// If the watchdog has ended ctx, its limit is the reason, and not gRPC's error.
 		return dog.Cause(err)
 	}
+	// Both channels are unbuffered, and both senders also stop when ctx ends.
 	r := reader{watch: w, dog: dog, opened: opened, updates: updates, first: make(chan received), answers: make(chan bool)}
 	go r.receiveFirst()
 	checkCtx, stopChecks := context.WithCancel(ctx) // next ends it at the first message
 	defer stopChecks()
+	// next calls it at the first message: from then on, messages show that the controller answers.
 	r.stopChecks = stopChecks
 	go w.checkHealth(checkCtx, serverOf(updates.Context()), r.answers)
 	for {
+		// Starts the timer for the next message, or returns the error of a limit that has passed.
 		if err := dog.Wait(); err != nil {
 			return err
 		}
@@ -144,19 +153,25 @@ type reader struct {
 // event leads to no update, for example an answer to a health check.
 func (r *reader) next() (u resolve.Update, ok bool, err error) {
 	var m received
+	// After the first message nothing else is waited for, so no other goroutine is needed.
 	if r.first == nil {
 		m = r.receive()
 	} else {
 		select {
 		case <-r.dog.Context().Done():
+			// A time limit has passed. The caller turns this error into the limit's own.
 			return u, false, r.dog.Context().Err()
 		case sameServer := <-r.answers:
+			// An answer shows that the controller works: the Initial limit no longer applies.
 			r.dog.Heard()
+			// Another server may know nothing about this stream, so its answer does not prove that there is nothing to
+			// send.
 			if sameServer {
 				r.empty = time.After(time.Until(r.opened.Add(emptyAfter)))
 			}
 			return u, false, nil
 		case <-r.empty:
+			// Once is enough: a nil channel is never ready.
 			r.empty = nil
 			return resolve.Update{Kind: resolve.Empty}, true, nil
 		case m = <-r.first:
@@ -164,6 +179,7 @@ func (r *reader) next() (u resolve.Update, ok bool, err error) {
 			r.first, r.empty = nil, nil
 		}
 	}
+	// The stream has ended.
 	if m.err != nil {
 		return u, false, m.err
 	}
@@ -193,6 +209,7 @@ func (r *reader) receive() (m received) {
 // goroutine, because next also waits for other events until then. If the stream's context ends
 // before next takes the message, receiveFirst drops it.
 func (r *reader) receiveFirst() {
+	// r.first is read here once, because next sets it to nil.
 	first, m := r.first, r.receive()
 	select {
 	case first <- m:
@@ -215,9 +232,11 @@ func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- b
 		pause.Min = min(pause.Min, w.limits.Initial/2)
 	}
 	health, reported := grpc_health_v1.NewHealthClient(w.conn), false
+	// The first pause is before the first check: a message usually arrives earlier.
 	for n := 0; backoff.Sleep(ctx, pause.Delay(n)) == nil; n++ {
 		var from peer.Peer
 		var err error
+		// A panic of the connection counts as no answer.
 		if panics.Contain(func() { _, err = health.Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.Peer(&from)) }) != nil {
 			continue
 		}
@@ -225,7 +244,9 @@ func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- b
 		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // not an answer
 			continue
 		}
+		// Behind a load balancer, the check may reach another server than the stream.
 		same := addrOf(&from) == server
+		// Another server's answer is reported once, because it only ends the Initial limit.
 		if reported && !same {
 			continue
 		}
@@ -234,6 +255,7 @@ func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- b
 		case answers <- same:
 		case <-ctx.Done():
 		}
+		// Nothing more to find out.
 		if same {
 			return
 		}
@@ -246,6 +268,7 @@ func serverOf(ctx context.Context) string {
 	return addrOf(p)
 }
 
+// addrOf returns the address of p, or "" if it is unknown.
 func addrOf(p *peer.Peer) string {
 	if p == nil || p.Addr == nil {
 		return ""
@@ -256,9 +279,11 @@ func addrOf(p *peer.Peer) string {
 // failure returns the error to yield when a stream has ended with err. The returned error matches
 // ErrUnresolvable if the controller rejected the target.
 func (w *watch) failure(err error) error {
+	// A clean end is an error too, so that the consumer learns that the set is no longer updated.
 	if errors.Is(err, io.EOF) {
 		err = stream.ErrEnded
 	}
+	// With these codes, linkerd's controller rejects a name that is not a service.
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.FailedPrecondition:
 		return fmt.Errorf("linkerd: get %q: %w: %w", w.target, resolve.ErrUnresolvable, err)

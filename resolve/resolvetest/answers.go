@@ -10,6 +10,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
+// answers returns the checks about the first answer of a stream.
 func answers() []Check {
 	return []Check{
 		{
@@ -71,16 +72,21 @@ func notRangedOver(g *rig) {
 	baseline := goleak.IgnoreCurrent()
 	count := runtime.NumGoroutine()
 	for range streamCount * streamCount { // other goroutines start and end meanwhile, but not as many
+		// The sequence is dropped: calling Resolve alone must start nothing.
 		g.resolver.Resolve(ctx, g.target())
 	}
+	// With fewer than streamCount more goroutines, the calls cannot have started one each.
 	g.fail(g.noneSince(baseline, count+streamCount))
+	// From here on, the sequence exists, but nobody ranges over it.
 	w := g.prepare(ctx, g.target())
 	for _, numbers := range [][]int{{1}, {2, 3}} {
 		g.set(numbers...)
+		// second has seen each change, so the source has certainly sent it.
 		second.settle(resolve.StateExists, g.endpoints(numbers...)...)
 	}
 	g.begin(w)
 	g.during = "ranged over after the source changed"
+	// Neither the sets before the range nor one in between may be yielded.
 	w.jump(resolve.StateExists, g.endpoints(2, 3)...)
 }
 
@@ -98,6 +104,7 @@ func unresolvable(g *rig) {
 			g.failf("the sequence ended without an error that matches ErrUnresolvable")
 		case it.err == nil:
 			g.failf("an update (%v) of an unresolvable target", it.update.Kind)
+		// The last item. The sequence must return after it.
 		case errors.Is(it.err, resolve.ErrUnresolvable):
 			switch it, ok, err := w.next(); {
 			case err != nil:

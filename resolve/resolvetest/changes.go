@@ -79,6 +79,7 @@ func follow(g *rig) {
 // target is in the given state while there are no endpoints. It does so twice.
 func (g *rig) vanish(remove func(string), state resolve.State) {
 	w := g.start(0, 1)
+	// Twice, because the second disappearance is compared with other endpoints.
 	for range 2 {
 		remove(g.target())
 		w.settle(state)
@@ -93,6 +94,7 @@ func (g *rig) alter(change func(resolve.Endpoint) resolve.Endpoint, want func(re
 	w := g.start(0, 1)
 	now := []resolve.Endpoint{g.Endpoint(0), change(g.Endpoint(1))}
 	g.Set(g.target(), now...)
+	// Updates without a change are allowed and skipped.
 	for g.err == nil {
 		diff, err := w.step()
 		switch {
@@ -101,6 +103,7 @@ func (g *rig) alter(change func(resolve.Endpoint) resolve.Endpoint, want func(re
 		case diff.HasChanges() && !want(diff):
 			g.failf("changing one endpoint changed %+v", diff)
 		case diff.HasChanges():
+			// The change was as wanted. The set must then hold the new fields too.
 			w.settle(resolve.StateExists, now...)
 			return
 		}
@@ -116,6 +119,7 @@ func redundant(g *rig) {
 	g.set(1, 0, 2, 1)
 	// A wrong update would be yielded before the real change.
 	g.set(0, 1, 2, 3)
+	// jump fails if anything but the last set is yielded.
 	w.jump(resolve.StateExists, g.endpoints(0, 1, 2, 3)...)
 }
 
@@ -123,11 +127,13 @@ func redundant(g *rig) {
 // that the consumer then gets the latest set.
 func backlog(g *rig) {
 	w := g.start(0)
+	// The consumer has not answered its last item, so the stream is blocked meanwhile.
 	for n := range 20 {
 		g.set(1 + n%8)
 	}
 	g.set(9)
 	w.settle(resolve.StateExists, g.Endpoint(9))
+	// No older set may follow the latest one.
 	w.stays()
 	g.set(9, 0)
 	w.jump(resolve.StateExists, g.endpoints(9, 0)...)
@@ -136,6 +142,7 @@ func backlog(g *rig) {
 // messages sends batches of incremental messages. After each batch it compares the stream's set
 // with a resolve.Set that got the same messages.
 func messages(g *rig) {
+	// The numbers are those of the test endpoints.
 	add := func(n ...int) resolve.Update { return resolve.Update{Kind: resolve.Add, Endpoints: g.endpoints(n...)} }
 	remove := func(n ...int) resolve.Update {
 		u := resolve.Update{Kind: resolve.Remove}
@@ -147,6 +154,7 @@ func messages(g *rig) {
 	w := g.start(0, 1)
 	var want resolve.Set
 	want.Apply(resolve.Update{Kind: resolve.Replace, Endpoints: g.endpoints(0, 1)})
+	// Each line is one batch. Most messages in it are redundant or name an unknown endpoint.
 	for _, batch := range [][]resolve.Update{
 		{add(1, 2)},
 		{add(0, 1, 2), remove(7), remove(1)},
@@ -166,6 +174,7 @@ func messages(g *rig) {
 		g.Send(g.target(), add(9))
 		g.during = fmt.Sprintf("after %v", batch)
 		w.settle(want.State(), want.Endpoints()...)
+		// Endpoint 9 is removed again, so that the next batch starts from what this one left.
 		end := resolve.Update{Kind: resolve.Remove, Removed: []netip.AddrPort{g.Endpoint(9).Addr}}
 		want.Apply(end)
 		g.Send(g.target(), end)

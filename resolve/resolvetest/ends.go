@@ -74,6 +74,7 @@ func ends() []Check {
 // inTime records a violation.
 func (g *rig) inTime(leave func() *watch) {
 	quickest := time.Duration(math.MaxInt64)
+	// One stream in time suffices: a slow machine delays some, but a resolver that waits delays all.
 	for i := 0; i < streamCount && g.err == nil; i++ {
 		if quickest = min(quickest, leave().duration); quickest <= endLimit {
 			return
@@ -110,10 +111,12 @@ func (g *rig) endEarly() *watch {
 	timer := time.NewTimer(moment)
 	defer timer.Stop()
 	select {
+	// The consumer is then in its loop body: its answer is pending.
 	case <-w.items:
-		w.pending = true
+		w.pending = true // so that end lets the consumer continue
 	case <-timer.C:
 	}
+	// Both before and after the first item, the stream must end by itself.
 	w.cancel()
 	w.end()
 	return w
@@ -141,6 +144,7 @@ func (g *rig) leaveNothing(leave func(*watch)) {
 		g.fail(w.close())
 		return w
 	}
+	// For the second phase: if goroutines leak, their number grows with each stream.
 	endMany := func() {
 		for i := 0; i < streamCount && g.err == nil; i++ {
 			end()
@@ -148,8 +152,10 @@ func (g *rig) leaveNothing(leave func(*watch)) {
 	}
 	// The first stream's goroutines do not count, because they may be shared by all, as those of
 	// a connection.
+	// inTime also warms up what all streams share.
 	g.inTime(end)
 	baseline := goleak.IgnoreCurrent()
+	// No goroutine is new since baseline: nothing has leaked.
 	if endMany(); g.err != nil || goleak.Find(baseline) == nil {
 		return
 	}
@@ -166,6 +172,7 @@ func (g *rig) leaveNothing(leave func(*watch)) {
 // check until it succeeds. After the timeout it returns an error.
 func (g *rig) noneSince(ignore goleak.Option, limit int) error {
 	deadline := time.Now().Add(g.Timeout)
+	// Ended goroutines may need a moment to disappear, so this loop repeats the check.
 	for g.err == nil && runtime.NumGoroutine() >= limit {
 		err := goleak.Find(ignore)
 		if err == nil || time.Now().After(deadline) {

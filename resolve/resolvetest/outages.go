@@ -4,6 +4,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
+// outages returns the checks about failures of the source.
 func outages() []Check {
 	return []Check{
 		{
@@ -68,6 +69,7 @@ func outages() []Check {
 func (g *rig) interrupt(meanwhile func(), state resolve.State, endpoints ...resolve.Endpoint) {
 	w := g.start(0, 1)
 	g.Interrupt(g.target(), meanwhile)
+	// jump: no set in between, such as an empty one, may be yielded.
 	w.jump(state, endpoints...)
 	g.during = "a change after the interruption"
 	g.set(3)
@@ -82,6 +84,7 @@ func (g *rig) interrupt(meanwhile func(), state resolve.State, endpoints ...reso
 // arrives.
 func interruptedForNothing(g *rig) {
 	w := g.start(0, 1)
+	// The consumer keeps its set over all these interruptions.
 	for range 3 {
 		g.Interrupt(g.target(), func() {})
 	}
@@ -97,6 +100,7 @@ func bothInterrupted(g *rig) {
 	g.during = "one of two streams, after the interruption of both"
 	for n := range 2 {
 		g.Interrupt(g.target(), func() { g.set(2 + n) })
+		// Each stream must recover by itself, whichever is the first.
 		for _, w := range []*watch{first, second} {
 			w.jump(resolve.StateExists, g.Endpoint(2+n))
 		}
@@ -109,11 +113,13 @@ func interruptionIsOver(g *rig) {
 	w := g.start(0, 1)
 	for range 2 {
 		g.during = "waiting for the error of the outage"
+		// The source works again after the error has arrived.
 		g.Interrupt(g.target(), w.awaitError)
 		g.during = "waiting for an update after an error"
 		if g.err != nil {
 			return
 		}
+		// Not settle: even an unchanged update must come.
 		diff, err := w.step()
 		if g.fail(err); diff.HasChanges() {
 			g.failf("an interruption changed %+v", diff)
@@ -126,6 +132,7 @@ func interruptionIsOver(g *rig) {
 func endInOutage(g *rig) {
 	g.leaveNothing(func(w *watch) {
 		g.Interrupt(g.target(), func() {
+			// The consumer has left the loop body, so the resolver is waiting when ctx ends.
 			w.answer(continues)
 			w.cancel()
 			w.end()
@@ -138,6 +145,7 @@ func endInOutage(g *rig) {
 func breakInOutage(g *rig) {
 	g.leaveNothing(func(w *watch) {
 		g.Interrupt(g.target(), func() {
+			// At the error, the resolver is in the middle of its outage.
 			w.awaitError()
 			w.leave(breaks)
 		})

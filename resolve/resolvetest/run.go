@@ -44,6 +44,7 @@ func Checks() []Check {
 // is skipped if it is nil.
 type need string
 
+// The values are the owner and the name of the function: see missing.
 const (
 	needEmpty     need = "Source.Empty"
 	needAbsent    need = "Source.DoesNotExist"
@@ -54,7 +55,9 @@ const (
 	needRekey     need = "Subject.Rekey"
 )
 
+// missing reports whether the function that n names is nil in s or src.
 func (n need) missing(s Subject, src Source) bool {
+	// The value of n is "Owner.Field", which reflection looks up.
 	owner, name, _ := strings.Cut(string(n), ".")
 	if owner == "Source" {
 		return reflect.ValueOf(src).FieldByName(name).IsNil()
@@ -73,7 +76,9 @@ func (c Check) try(t testing.TB, s Subject) (skipped string, err error) {
 		}
 	}
 	g := &rig{Subject: s, Source: src, resolver: r}
+	// Each check starts with a new resolver and source, so that checks do not depend on each other.
 	c.run(g)
+	// Streams that the check has left open must end too.
 	return "", errors.Join(g.err, g.close())
 }
 
@@ -94,6 +99,7 @@ func (g *rig) failf(format string, args ...any) { g.fail(fmt.Errorf(format, args
 // fail records err as a violation, unless err is nil or an earlier one was recorded.
 func (g *rig) fail(err error) {
 	switch {
+	// The first violation is kept. What follows is often only its consequence.
 	case g.err != nil:
 	case err != nil && g.during != "":
 		g.err = fmt.Errorf("%s: %w", g.during, err)
@@ -112,6 +118,7 @@ func (g *rig) close() error {
 	return errors.Join(errs...)
 }
 
+// target returns the name of the first target, which most checks use.
 func (g *rig) target() string { return g.Targets[0] }
 
 // set replaces the first target's endpoints with the test endpoints that have the given numbers:

@@ -39,6 +39,7 @@ func twoStreams(g *rig) {
 	first := g.start(0)
 	second := g.start(0)
 	third := g.start(0)
+	// leave and end wait until the stream has returned.
 	g.during = "breaking out of the first"
 	first.leave(breaks)
 	g.during = "ending the context of the second"
@@ -62,6 +63,7 @@ func laterStream(g *rig) {
 	g.set(3)
 	first.settle(resolve.StateExists, g.Endpoint(3))
 	g.during = "a stream after the others"
+	// Without any stream, a resolver may have dropped its shared state.
 	g.fail(errors.Join(first.close(), second.close()))
 	g.watch(context.Background(), g.target()).jump(resolve.StateExists, g.Endpoint(3))
 }
@@ -69,6 +71,7 @@ func laterStream(g *rig) {
 // slowConsumer stalls one stream while another one follows a hundred changes. It checks
 // that the stalled stream then gets the latest set.
 func slowConsumer(g *rig) {
+	// slow has an item that it does not answer until settle below.
 	slow := g.start(0)
 	quick := g.start(0)
 	g.during = "while another consumer is slow"
@@ -91,6 +94,7 @@ func twoTargets(g *rig) {
 	second := g.Targets[1]
 	g.Set(first, g.endpoints(0)...)
 	g.Set(second, g.endpoints(1)...)
+	// Both streams are open before either is read.
 	firstWatch := g.watch(context.Background(), first)
 	secondWatch := g.watch(context.Background(), second)
 	firstWatch.jump(resolve.StateExists, g.Endpoint(0))
@@ -98,6 +102,7 @@ func twoTargets(g *rig) {
 	g.Set(first, g.endpoints(2, 3)...)
 	g.Set(second, g.endpoints(1, 4)...)
 	g.during = fmt.Sprintf("%s, as %s changed too", second, first)
+	// The second first: it must not get the change of the first target.
 	secondWatch.jump(resolve.StateExists, g.endpoints(1, 4)...)
 	g.during = fmt.Sprintf("%s, as %s changed too", first, second)
 	firstWatch.settle(resolve.StateExists, g.endpoints(2, 3)...)

@@ -60,6 +60,7 @@ type Source struct {
 	Reject func(target string)
 }
 
+// withDefaults returns s with a value in each field that has a default and is not set.
 func (s Subject) withDefaults() Subject {
 	if s.Targets == [2]string{} {
 		s.Targets = [2]string{"web.default.svc.cluster.local:80", "books.default.svc.cluster.local:80"}

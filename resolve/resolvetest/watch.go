@@ -32,6 +32,7 @@ type watch struct {
 	seq func(func(resolve.Update, error) bool)
 }
 
+// item is what a stream yields at one time: an update or an error.
 type item struct {
 	update resolve.Update
 	err    error
@@ -40,6 +41,7 @@ type item struct {
 // action tells a consumer how to continue after an item, for example to break out of its loop.
 type action int
 
+// What a consumer can do after an item.
 const (
 	continues action = iota
 	breaks
@@ -50,6 +52,7 @@ const (
 // errConsumer is the value of the consumer's panic.
 var errConsumer = errors.New("resolvetest: the consumer's panic")
 
+// errEnded is the violation of a resolver that gives up.
 var errEnded = errors.New("the sequence ended before its context and before the consumer broke")
 
 // watch returns a consumer that ranges over the updates of target in a new goroutine.
@@ -65,12 +68,14 @@ func (g *rig) prepare(ctx context.Context, target string) *watch {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{
 		g: g, cancel: cancel,
+		// Unbuffered, so that the stream and the check take turns: an item, and then an action.
 		items: make(chan item), actions: make(chan action), done: make(chan struct{}), ended: make(chan struct{}),
 	}
 	w.seq = g.resolver.Resolve(ctx, target)
 	return w
 }
 
+// begin lets the consumer w range over its sequence, in a new goroutine. close waits for it.
 func (g *rig) begin(w *watch) {
 	g.watches = append(g.watches, w)
 	go w.consume()
@@ -90,6 +95,7 @@ func (g *rig) start(numbers ...int) *watch {
 // such an item.
 func (w *watch) consume() {
 	defer close(w.ended)
+	// The panic of a loop body passes through the resolver and ends up here.
 	defer func() {
 		switch p := recover(); p {
 		case nil:
@@ -99,12 +105,14 @@ func (w *watch) consume() {
 			panic(p) // of the resolver
 		}
 	}()
-	broke := false
+	broke := false // yield has returned false
 	w.seq(func(u resolve.Update, err error) bool {
+		// A resolver that calls yield again after false is wrong. It is counted, and the check fails later.
 		if broke {
 			w.lateItems.Add(1)
 			return false
 		}
+		// The check receives the item, and then decides by an action.
 		select {
 		case w.items <- item{u, err}:
 		case <-w.done:
@@ -113,7 +121,7 @@ func (w *watch) consume() {
 		}
 		select {
 		case a := <-w.actions:
-			broke = a != continues
+			broke = a != continues // also for panics and exits, which do not return here
 			a.run()
 		case <-w.done:
 			broke = true
@@ -129,7 +137,9 @@ func (a action) run() {
 	case panics:
 		panic(errConsumer)
 	case exits:
+		// Deferred functions of the resolver run, but recover returns nil.
 		runtime.Goexit()
+	// Deliberately empty: the caller continues or breaks.
 	case continues, breaks:
 	}
 }
@@ -149,6 +159,7 @@ func (w *watch) next() (it item, ok bool, err error) {
 	case <-timer.C:
 		return it, false, fmt.Errorf("no item in %v", w.g.Timeout)
 	}
+	// Of update and error, exactly one must be set.
 	valid := it.update.Kind >= resolve.Replace && it.update.Kind <= resolve.DoesNotExist
 	if valid == (it.err != nil) {
 		return it, true, fmt.Errorf("an item must be an update or an error: %v, %w", it.update, it.err)
@@ -156,6 +167,7 @@ func (w *watch) next() (it item, ok bool, err error) {
 	return it, true, nil
 }
 
+// answer makes the consumer perform the action a after its last item. It does nothing if there is no such item.
 func (w *watch) answer(a action) {
 	if !w.pending {
 		return
@@ -218,12 +230,14 @@ func (w *watch) awaitError() {
 		case it.err != nil:
 			return
 		}
+		// Updates may precede the error, such as one that was already on its way.
 		w.set.Apply(it.update)
 	}
 }
 
 // settle waits until the set's state and endpoints are as given.
 func (w *watch) settle(state resolve.State, endpoints ...resolve.Endpoint) {
+	// Any sets in between are allowed.
 	for w.g.err == nil && !w.matches(state, endpoints) {
 		if _, err := w.step(); err != nil {
 			w.g.failf("waiting for %v %v, at %v %v: %w", state, texts(endpoints), w.set.State(), texts(w.set.Endpoints()), err)
@@ -239,6 +253,7 @@ func (w *watch) jump(state resolve.State, endpoints ...resolve.Endpoint) {
 		switch {
 		case err != nil:
 			w.g.failf("waiting for %v %v: %w", state, texts(endpoints), err)
+		// Checked first: the wanted set may be reached by an update that changes several things.
 		case w.matches(state, endpoints):
 			return
 		case diff.HasChanges():
@@ -253,6 +268,7 @@ func texts(endpoints []resolve.Endpoint) []string {
 	list := make([]string, len(endpoints))
 	for i, e := range endpoints {
 		list[i] = e.Addr.String()
+		// An endpoint with an address only is shown as that address, to keep the text short.
 		if !e.Equal(resolve.Endpoint{ID: resolve.ID{Addr: e.Addr}}) {
 			list[i] = fmt.Sprintf("%+v", e)
 		}
@@ -260,6 +276,7 @@ func texts(endpoints []resolve.Endpoint) []string {
 	return list
 }
 
+// matches reports whether the set's state and endpoints are as given, in any order.
 func (w *watch) matches(state resolve.State, endpoints []resolve.Endpoint) bool {
 	want := slices.Clone(endpoints)
 	slices.SortFunc(want, func(a, b resolve.Endpoint) int { return a.Addr.Compare(b.Addr) })
@@ -278,6 +295,7 @@ func (w *watch) finish(a action, check func(item) error) {
 	if w.g.err != nil {
 		return
 	}
+	// The time from the action on is what the limit applies to.
 	start := time.Now()
 	w.answer(a)
 	w.g.fail(w.waitEnded(check))
@@ -288,6 +306,7 @@ func (w *watch) finish(a action, check func(item) error) {
 // if the item is ErrUnresolvable, or an update that changes the set. The first answer may change
 // the set.
 func (w *watch) afterContext(it item) error {
+	// Whether there was an answer before this item. If not, the item may be the first answer.
 	switch answered := w.set.State() != resolve.StatePending; {
 	case errors.Is(it.err, resolve.ErrUnresolvable):
 		return fmt.Errorf("after its context ended: wrongly unresolvable: %w", it.err)
@@ -300,6 +319,7 @@ func (w *watch) afterContext(it item) error {
 // leave makes the consumer end its loop by the action a, and waits until the sequence has
 // returned. The consumer must have received an item before.
 func (w *watch) leave(a action) {
+	// Without an item, the consumer is not in its loop body and cannot leave it.
 	if !w.pending {
 		w.g.failf("no item was received to break at")
 	}
@@ -309,6 +329,7 @@ func (w *watch) leave(a action) {
 	}
 }
 
+// ignore is a check for finish that accepts every item.
 func ignore(item) error { return nil }
 
 // waitEnded waits until the sequence has returned. It calls check for each item that is yielded
@@ -325,6 +346,7 @@ func (w *watch) waitEnded(check func(item) error) error {
 			}
 			w.answer(continues) // the last item may have been in flight
 		case <-w.ended:
+			// Read only after ended is closed, when the count is final.
 			if n := w.lateItems.Load(); n > 0 {
 				return fmt.Errorf("%d items were yielded after the consumer broke", n)
 			}
@@ -342,6 +364,7 @@ func (w *watch) close() error {
 	}
 	w.closed = true
 	w.cancel()
+	// Closed done lets the consumer leave its loop without an action.
 	close(w.done)
 	if err := w.waitEnded(ignore); err != nil {
 		return fmt.Errorf("at the end of the check: %w", err)

@@ -38,6 +38,7 @@ func New(targets map[string][]resolve.Endpoint) *Resolver {
 // target's streams yield the change, but Set does not wait for that. Set panics if an endpoint
 // has no valid address: use [Endpoints] for addresses that a user has written.
 func (r *Resolver) Set(target string, endpoints ...resolve.Endpoint) {
+	// Checked before anything is stored, so that a panic leaves the table as it was.
 	for i, e := range endpoints {
 		if !e.Addr.IsValid() {
 			panic(fmt.Sprintf("static: target %q: endpoint %d of %d has no valid address", target, i+1, len(endpoints)))
@@ -53,6 +54,7 @@ func (r *Resolver) Set(target string, endpoints ...resolve.Endpoint) {
 	}
 	r.targets[target] = &u
 	r.mu.Unlock()
+	// All streams wake up. Those of other targets find their pointer unchanged and wait on.
 	r.changed.Wake()
 }
 
@@ -61,6 +63,7 @@ func (r *Resolver) Delete(target string) {
 	r.mu.Lock()
 	delete(r.targets, target)
 	r.mu.Unlock()
+	// The streams compare with nil and yield DoesNotExist.
 	r.changed.Wake()
 }
 
@@ -75,6 +78,7 @@ func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve
 			if current != nil {
 				u = resolve.Update{Kind: current.Kind, Endpoints: slices.Clone(current.Endpoints)} // the consumer owns the slice
 			}
+			// Wait first checks the condition, so that a change during yield is not missed.
 			if !yield(u, nil) || r.changed.Wait(ctx, func() bool { return r.get(target) != current }) != nil {
 				return
 			}
@@ -94,6 +98,7 @@ func (r *Resolver) get(target string) *resolve.Update {
 // addresses to IPv4. The other endpoint fields are zero. The error names each invalid address and the
 // reason, such as a host name, a missing port, port 0, or the unspecified address.
 func Endpoints(addrs ...string) ([]resolve.Endpoint, error) {
+	// All mistakes are collected, so that a user can correct them in one go.
 	var errs []error
 	endpoints := make([]resolve.Endpoint, 0, len(addrs))
 	for _, s := range addrs {

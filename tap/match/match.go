@@ -15,7 +15,7 @@ func Any(ms ...*pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_Any{Any: &pb.ObserveRequest_Match_Seq{Matches: ms}}}
 }
 
-// Not matches requests that do not match m.
+// Not matches the requests that do not match m.
 func Not(m *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_Not{Not: m}}
 }
@@ -50,6 +50,7 @@ func Method(name string) *pb.ObserveRequest_Match {
 // ignores case. A request without a scheme counts as "http".
 func Scheme(name string) *pb.ObserveRequest_Match {
 	scheme := &http_types.Scheme{}
+	// Other spellings, such as "HTTPS", are unregistered here. The process that receives the condition ignores case.
 	switch name {
 	case "http":
 		scheme.Type = &http_types.Scheme_Registered_{Registered: http_types.Scheme_HTTP}

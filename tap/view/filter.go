@@ -56,6 +56,7 @@ func readFilter(query string) (filter, error) {
 			conditions = append(conditions, c)
 			continue
 		}
+		// Any other parameter is a condition on the response.
 		if f.Response == nil {
 			f.Response = new(tappb.ResponseMatch)
 		}
@@ -78,6 +79,7 @@ func condition(name, value string) *pb.ObserveRequest_Match {
 	case "route":
 		label := match.RouteLabel(routeLabel, value)
 		if slash := strings.IndexByte(value, '/'); slash >= 0 { // it may be a pattern of http.ServeMux or a method of gRPC
+			// In a pattern, wildcards begin with "{".
 			path, _, _ := strings.Cut(value[slash:], "{")
 			return match.Any(label, match.PathPrefix(path))
 		}
@@ -99,6 +101,7 @@ func (f *filter) omits(e *tap.Event) bool { return f.unrouted && e.RouteLabels[r
 func responseFilter(m *tappb.ResponseMatch, name, value string) error {
 	switch name {
 	case "status":
+		// Such as 5xx, which means 500 to 599.
 		if len(value) != 3 || value[0] < '1' || value[0] > '5' || value[1:] != "xx" {
 			return fmt.Errorf("%q must be 1xx, 2xx, 3xx, 4xx or 5xx", value)
 		}

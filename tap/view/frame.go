@@ -32,7 +32,8 @@ type frame struct {
 	Problems []string      `json:"problems"`
 }
 
-// row is a row of Top in the form for the page.
+// row is one row of the table of live requests, as JSON for the page. Rate is in requests per
+// second, and P50, P95 and P99 are percentiles of the latency.
 type row struct {
 	Direction   string        `json:"direction"`
 	Source      string        `json:"source"`
@@ -83,6 +84,7 @@ const (
 func (r *run) frame(rsp *tappb.TopResponse) frame {
 	all := rsp.GetRows()
 	counted := all
+	// Totals limits the sums to one direction, so that a request is not counted again as an attempt: see Config.
 	if d := r.config.Totals; d != 0 {
 		counted = slices.DeleteFunc(slices.Clone(all), func(entry *tappb.Row) bool { return tap.Direction(entry.GetDirection()) != d })
 	}
@@ -94,6 +96,7 @@ func (r *run) frame(rsp *tappb.TopResponse) frame {
 		now.Rate += entry.GetRate()
 	}
 	r.addPoint(counted, time.Now())
+	// The rows are sorted: those with the most requests come first.
 	shown := all[:min(len(all), shownRows)]
 	f := frame{
 		Span: rsp.GetSpan().AsDuration(), Rows: rows(shown), Omitted: rsp.GetOmitted() + uint64(len(all)-len(shown)), Sum: now,
@@ -101,6 +104,7 @@ func (r *run) frame(rsp *tappb.TopResponse) frame {
 	}
 	routes := r.routes.Load()
 	f.Routes, f.Hidden = rows(routes.GetRows()), routes.GetOmitted()
+	// The same text for several parts is shown once.
 	for _, p := range []*problem{&r.noRows, &r.noRoutes, &r.noLatency} {
 		if s := p.get(); s != "" && !slices.Contains(f.Problems, s) {
 			f.Problems = append(f.Problems, s)

@@ -115,6 +115,7 @@ func (j *joiner) take() batch {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b := batch{Records: []record{}}
+	// The page gets a copy, because r changes further.
 	for _, r := range j.changed {
 		r.current = true
 		b.Records = append(b.Records, *r)
@@ -143,6 +144,7 @@ func (j *joiner) choose() []*record {
 	if len(j.fresh) <= maxBatch {
 		return j.fresh
 	}
+	// Failures first, each time from the latest to the earliest.
 	chosen := make([]*record, 0, maxBatch)
 	for _, failed := range []bool{true, false} {
 		for _, r := range slices.Backward(j.fresh) {

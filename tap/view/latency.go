@@ -29,6 +29,7 @@ type durations struct {
 	counts          histogram.Histogram
 }
 
+// add counts one measured request that took d.
 func (h *durations) add(d time.Duration) {
 	h.measured++
 	h.longest = max(h.longest, d)
@@ -37,6 +38,7 @@ func (h *durations) add(d time.Duration) {
 
 func (h *durations) quantile(q float64) time.Duration { return h.counts.Quantile(q, 0, h.longest) }
 
+// add counts one measured request that took d in the current interval.
 func (l *latency) add(d time.Duration) {
 	l.mu.Lock()
 	l.now.add(d)
@@ -49,6 +51,7 @@ func (l *latency) endInterval(ended uint64) durations {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.now
+	// A request may be measured before Top counts it.
 	h.ended = max(ended, h.measured)
 	l.now = durations{}
 	l.past[l.intervals%window] = h
@@ -73,6 +76,7 @@ func (l *latency) bars() bars {
 	var ended uint64
 	for i := range l.past {
 		ended += l.past[i].ended
+		// A bar of the page adds up several buckets of the histogram.
 		for j, n := range &l.past[i].counts {
 			sum[j/perBar] += uint64(n)
 		}

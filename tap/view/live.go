@@ -31,6 +31,7 @@ func (h *Handler) serveLive(s *stream, r *http.Request) {
 	if s.send("hello", hello{Title: text(h.config.Title), Started: h.started.UnixMilli(), Edition: h.edition}) != nil {
 		return
 	}
+	// seen remembers what this page has got, because all pages share the frames.
 	var seen share.Position
 	for {
 		f := current.frames.Look(&seen)
@@ -50,6 +51,7 @@ func (h *Handler) serveLive(s *stream, r *http.Request) {
 // join returns the run that all open pages share, and starts it for the first page. A page must call
 // leave when it closes; the last one stops the run's goroutines and waits for them.
 func (l *live) join() (current *run, leave func()) {
+	// There is one run for all pages, so the key is empty.
 	return l.runs.Use(struct{}{}, func() (*run, func()) {
 		ctx, cancel := context.WithCancel(context.Background())
 		r := &run{config: l.config}
@@ -75,6 +77,7 @@ func (l *live) repeat(ctx context.Context, problem *problem, f func(context.Cont
 			problem.set(nil)
 		})
 		err := panics.Do("the registry", func() error { return f(ctx) })
+		// The timer's function must not clear the problem that is set below.
 		if !timer.Stop() {
 			<-cleared
 		}
@@ -103,6 +106,7 @@ func (l *live) publish(ctx context.Context, r *run) {
 		if err != nil {
 			r.noRows.set(err)
 		}
+		// The pages still get what works without Top.
 		if ctx.Err() == nil && r.noRows.get() != "" {
 			r.send(r.frame(nil))
 		}

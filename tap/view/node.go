@@ -20,7 +20,8 @@ type node struct {
 	Next     *node   `json:"next,omitempty"`
 }
 
-// attr is one attribute of a node: its key and its value.
+// attr is one attribute in the state of a layer: its key and its value. As an array, it is short in
+// JSON.
 type attr [2]any
 
 // These are the limits for a tree: how many nodes it may contain, how deep, and how many bytes a

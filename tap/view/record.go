@@ -70,6 +70,7 @@ func newRecord(e *tap.Event, now time.Time) *record {
 		r.Method, r.Scheme, r.Authority, r.Path = text(init.Method), text(init.Scheme), text(init.Authority), text(init.Path)
 		r.Request = fields(init.Headers)
 	} else {
+		// An event without a RequestInit is that of a connection.
 		r.Kind, r.Method = "tcp", "TCP"
 	}
 	return r
@@ -101,7 +102,7 @@ func (r *record) add(e *tap.Event, now time.Time) (ended bool) {
 	return true
 }
 
-// end adds the last event of a request.
+// end adds the last event of a request, which tells its status and durations.
 func (r *record) end(end *tap.ResponseEnd) {
 	r.Duration, r.Bytes = end.SinceRequestInit, end.Bytes
 	r.Trailers, r.Explanation = fields(end.Trailers), nodes(end.Explanation)
@@ -112,6 +113,7 @@ func (r *record) end(end *tap.ResponseEnd) {
 	}
 }
 
+// address returns a as text for the page, or "" if it is unknown.
 func address(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return ""
@@ -137,6 +139,7 @@ func fields(of []tap.Field) []field {
 	room := maxFieldsText
 	for _, f := range of {
 		value := text(f.Value)
+		// The last line takes the place of the field that exceeds a limit.
 		if room -= len(f.Name) + len(value); room < 0 || len(out) == maxFields {
 			return append(out, field{cut, fmt.Sprintf("and %d more", len(of)-len(out))})
 		}

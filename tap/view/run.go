@@ -49,6 +49,7 @@ func (p *problem) set(err error) {
 	}
 }
 
+// get returns the text of the last error, or "" if there is none.
 func (p *problem) get() string {
 	if s := p.text.Load(); s != nil {
 		return *s
@@ -85,7 +86,7 @@ func (r *run) measure(ctx context.Context) error {
 	return nil
 }
 
-// pointsKept is the number of points in the charts.
+// pointsKept is the number of points in the charts. Older ones are dropped.
 const pointsKept = 120
 
 // rowID identifies a row in successive responses of Top.
@@ -109,6 +110,7 @@ func (r *run) ended(rows []*tappb.Row) (ended, failed uint64) {
 		}
 		n := now.GetCount() - before.GetCount()
 		ended += n
+		// min keeps the unsigned differences from falling below 0.
 		failed += n - min(n, now.GetSuccesses()-min(now.GetSuccesses(), before.GetSuccesses()))
 	}
 	return ended, failed
@@ -126,6 +128,7 @@ func (r *run) addPoint(rows []*tappb.Row, at time.Time) {
 		p.Rate, p.Failures = float64(ended)/passed, float64(failed)/passed
 	}
 	r.when = at
+	// Drop the oldest point.
 	if len(r.points) == pointsKept {
 		r.points = append(r.points[:0], r.points[1:]...)
 	}

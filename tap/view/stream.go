@@ -16,7 +16,8 @@ type stream struct {
 	buf          bytes.Buffer
 }
 
-// newStream prepares w for events.
+// newStream sets the headers of w for server-sent events. Each write must succeed within
+// writeTimeout.
 func newStream(w http.ResponseWriter, writeTimeout time.Duration) *stream {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")

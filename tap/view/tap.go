@@ -23,6 +23,7 @@ func (h *Handler) serveTap(s *stream, r *http.Request) {
 	var failure problem
 	done := make(chan struct{})
 	var running sync.WaitGroup
+	// cancel is deferred last and so runs first, which ends the goroutine that Wait waits for.
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() {
@@ -47,6 +48,7 @@ func (h *Handler) serveTap(s *stream, r *http.Request) {
 	}
 }
 
+// problemEvent tells the page why the stream failed.
 type problemEvent struct {
 	Text string `json:"text"`
 }
@@ -74,6 +76,7 @@ func (h *Handler) sendBatches(ctx context.Context, s *stream, j *joiner, done <-
 			return s.send("batch", j.take())
 		}
 		b := j.take()
+		// quiet is how long nothing was sent.
 		quiet += h.batchEvery
 		if len(b.Records) == 0 && b.Skipped == before.Skipped && b.Dropped == before.Dropped && quiet < h.beatEvery {
 			continue

@@ -64,6 +64,7 @@ const maxStreams = 64
 //
 //	server.RegisterOnShutdown(handler.Shutdown)
 func New(c Config) *Handler {
+	// An interface may also hold a nil Registry.
 	if r, ok := c.Registry.(*tap.Registry); c.Registry == nil || ok && r == nil {
 		c.Registry = new(tap.Registry)
 	}
@@ -135,6 +136,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request, serve func(*str
 	}
 	defer h.streams.Add(-1)
 	s := newStream(w, h.writeTimeout)
+	// HEAD gets the headers only.
 	if r.Method == http.MethodGet {
 		serve(s, r)
 	}

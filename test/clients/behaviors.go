@@ -91,6 +91,7 @@ func three(requests int, bad func(http.ResponseWriter), refuses bool) func(func(
 	return func(newClient func(settings) *http.Client) string {
 		var served [3]atomic.Int64
 		var addrs []string
+		// The first server chooses a port, which the others use at their own addresses.
 		port := "0"
 		for i := range served {
 			addr := fmt.Sprintf("127.0.0.%d:%s", i+1, port)
@@ -143,6 +144,7 @@ func moves(newClient func(settings) *http.Client) string {
 	defer n.close()
 	c := newClient(settings{names: n})
 	var changed time.Time
+	// The address changes after 3 s, and the client then gets 20 s to notice it.
 	for begin := time.Now(); changed.IsZero() || time.Since(changed) < 20*time.Second; time.Sleep(100 * time.Millisecond) {
 		text, err := get(c, "http://web.test:"+port+"/")
 		switch {
@@ -179,6 +181,7 @@ func attempts(method string, status int, key string, stream bool) func(func(sett
 		case method == http.MethodGet:
 			body = http.NoBody
 		case stream:
+			// For a MultiReader, NewRequest sets no GetBody.
 			body = io.MultiReader(bytes.NewBufferString(text))
 		}
 		req, err := http.NewRequest(method, s.URL, body) //nolint:noctx // it ends
@@ -211,6 +214,7 @@ func after(start time.Time) string {
 	return fmt.Sprintf("after %.0f s", d.Seconds())
 }
 
+// orError returns text, or the text of err if that is not nil.
 func orError(text string, err error) string {
 	if err != nil {
 		return err.Error()

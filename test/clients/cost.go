@@ -93,6 +93,7 @@ func measure(all []subject) map[string]cost {
 	return costs
 }
 
+// median returns the median of values, which it sorts.
 func median(values []float64) float64 {
 	slices.Sort(values)
 	return values[len(values)/2]
@@ -100,6 +101,7 @@ func median(values []float64) float64 {
 
 // load sends one round's requests, and returns the CPU time and the allocations per request.
 func load(c *http.Client, url string) (cpu, allocations float64) {
+	// Garbage of earlier rounds must not be collected at this round's cost.
 	runtime.GC()
 	var previous, current runtime.MemStats
 	runtime.ReadMemStats(&previous)
@@ -136,6 +138,7 @@ func smallest(program string) cost {
 	if err != nil {
 		log.Fatal(err)
 	}
+	// The program lists its modules, each dependency on a line that begins with dep.
 	return cost{size: float64(info.Size()) / 1e6, modules: bytes.Count(run("version", "-m", file), []byte("\n\tdep\t"))}
 }
 

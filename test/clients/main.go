@@ -45,6 +45,7 @@ func (s settings) transport() *http.Transport {
 		t.TLSClientConfig = &tls.Config{RootCAs: s.roots}
 	}
 	if s.names != nil {
+		// Every query goes to the test's name server, whatever server the system names.
 		resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, s.names.addr.String())
 		}}
@@ -53,6 +54,7 @@ func (s settings) transport() *http.Transport {
 	return t
 }
 
+// subjects returns the clients to compare, with their default settings.
 func subjects() []subject {
 	return []subject{
 		{"http.Transport", "nethttp", func(_ context.Context, s settings) *http.Client {
@@ -81,10 +83,12 @@ func subjects() []subject {
 const proxied = "proxied.example"
 
 func main() {
+	// The program starts itself again with this argument, to be the server in a process of its own.
 	if len(os.Args) == 2 && os.Args[1] == "serve" {
 		serveHello()
 		return
 	}
+	// Behaviors that use no proxy have hosts below .test.
 	proxy := newProxy()
 	for name, value := range map[string]string{"HTTP_PROXY": proxy, "NO_PROXY": ".test"} {
 		if err := os.Setenv(name, value); err != nil {

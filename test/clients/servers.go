@@ -14,12 +14,14 @@ import (
 
 func start(h http.Handler) *httptest.Server { return startAt("127.0.0.1:0", h) }
 
+// startAt starts a server for h at addr. It ends the program if it cannot.
 func startAt(addr string, h http.Handler) *httptest.Server {
 	l, err := net.Listen("tcp", addr) //nolint:noctx // local
 	if err != nil {
 		log.Fatal(err)
 	}
 	s := httptest.NewUnstartedServer(h)
+	// NewUnstartedServer has opened a listener of its own.
 	_ = s.Listener.Close()
 	s.Listener = l
 	s.Start()
@@ -54,6 +56,7 @@ type names struct {
 	addrs []string
 }
 
+// newNames starts a DNS server for the given IPv4 addresses.
 func newNames(addrs ...string) *names {
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0") //nolint:noctx // local
 	if err != nil {
@@ -66,12 +69,14 @@ func newNames(addrs ...string) *names {
 
 func (n *names) close() { _ = n.conn.Close() }
 
+// set replaces the addresses that the server returns from now on.
 func (n *names) set(addrs ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.addrs = addrs
 }
 
+// run answers queries until the socket is closed.
 func (n *names) run() {
 	for query := make([]byte, 1500); ; {
 		size, client, err := n.conn.ReadFrom(query)
@@ -85,6 +90,7 @@ func (n *names) run() {
 		m.Response = true
 		m.RecursionAvailable = true
 		m.Additionals = nil
+		// Questions for other types, such as AAAA, get an empty answer. The TTL of 1 s lets a client notice changes.
 		if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
 			n.mu.Lock()
 			for _, addr := range n.addrs {

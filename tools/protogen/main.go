@@ -42,6 +42,7 @@ func run(ctx context.Context, path, name string) error {
 	if err != nil {
 		return err
 	}
+	// One plug-in makes the messages, the other the gRPC clients and servers.
 	for _, plugin := range []string{"protoc-gen-go", "protoc-gen-go-grpc"} {
 		if err := generate(ctx, plugin, request, filepath.Dir(path)); err != nil {
 			return fmt.Errorf("%s: %w", plugin, err)
@@ -53,6 +54,7 @@ func run(ctx context.Context, path, name string) error {
 // compile compiles the .proto file at path under the given name, and returns the request for a
 // plug-in.
 func compile(ctx context.Context, path, name string) (*pluginpb.CodeGeneratorRequest, error) {
+	// The .proto files that linkerd's API consists of are in its module, which the main module requires.
 	linkerd, err := output(exec.CommandContext(ctx, "go", "-C", "..", "list", "-m", "-f", "{{.Dir}}", "github.com/linkerd/linkerd2-proxy-api"))
 	if err != nil {
 		return nil, err
@@ -124,6 +126,7 @@ func generate(ctx context.Context, plugin string, request *pluginpb.CodeGenerato
 	return nil
 }
 
+// output runs c and returns its standard output. Its errors go to the standard error of this program.
 func output(c *exec.Cmd) ([]byte, error) {
 	c.Stderr = os.Stderr
 	return c.Output()

@@ -13,6 +13,8 @@ var errCompare = &analysis.Analyzer{
 	Run:  runErrCompare,
 }
 
+// runErrCompare reports comparisons by operators and by switch, because an error of a layer wraps these
+// values, so that only errors.Is finds them.
 func runErrCompare(pass *analysis.Pass) (any, error) {
 	for _, file := range pass.Files {
 		ast.Inspect(file, func(n ast.Node) bool {
@@ -21,6 +23,7 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 				return n.Recv == nil || n.Name.Name != "Is" // an Is method is meant to compare identity
 			case *ast.BinaryExpr:
 				if n.Op == token.EQL || n.Op == token.NEQ {
+					// The value of package layer may be on either side.
 					checkCompared(pass, n.X, n.Y)
 					checkCompared(pass, n.Y, n.X)
 				}

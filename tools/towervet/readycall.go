@@ -15,6 +15,7 @@ var readyCall = &analysis.Analyzer{
 	Run:  runReadyCall,
 }
 
+// runReadyCall checks all functions of the package, except those of tests.
 func runReadyCall(pass *analysis.Pass) (any, error) {
 	for f := range productFuncs(pass) {
 		checkFunc(pass, f.Body)
@@ -31,11 +32,13 @@ func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncLit:
+			// The literal runs at another time, so it is checked on its own, and its Accept does not count here.
 			checkFunc(pass, n.Body)
 			return false
 		case *ast.CallExpr:
 			callee := typeutil.Callee(pass.TypesInfo, n)
 			accepts = accepts || callee != nil && callee.Name() == "Accept"
+		// Every list of statements is a block of its own, also in the cases of switch and select.
 		case *ast.BlockStmt:
 			blocks = append(blocks, n.List)
 		case *ast.CaseClause:
@@ -61,6 +64,8 @@ func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
 		for _, call := range callsOf(stmt) {
 			svc, method := serviceCall(pass.TypesInfo, call)
 			switch {
+			// A Ready that only chooses between services is allowed, as is a Poll whose result is not needed for what
+			// follows.
 			case method == "Ready" && !isFailover(stmt), method == "Poll" && decides(stmt):
 				polls = append(polls, call)
 			case method == "Call":
@@ -115,6 +120,8 @@ func decides(stmt ast.Stmt) bool {
 	return !isIf || returns
 }
 
+// lastOfIf returns the last statement in the body of the if statement stmt, which is nil for an empty body. isIf is
+// false if stmt is another statement.
 func lastOfIf(stmt ast.Stmt) (last ast.Stmt, isIf bool) {
 	s, ok := stmt.(*ast.IfStmt)
 	if !ok || len(s.Body.List) == 0 {
@@ -130,6 +137,7 @@ func serviceCall(info *types.Info, call *ast.CallExpr) (svc ast.Expr, method str
 	if callee == nil {
 		return nil, ""
 	}
+	// Poll is a function, so its service is the argument and not the receiver.
 	if callee.Name() == "Poll" && isLayers(callee) && len(call.Args) == 1 {
 		return call.Args[0], "Poll"
 	}

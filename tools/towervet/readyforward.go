@@ -21,6 +21,7 @@ func runReadyForward(pass *analysis.Pass) (any, error) {
 		if method == nil || f.Recv == nil || f.Name.Name != "Ready" {
 			continue
 		}
+		// A service that is made from several services may ask none of them, so only a wrapper of one is checked.
 		recv := method.Signature().Recv().Type()
 		a.visited = make(map[*ast.FuncDecl]bool)
 		if inner := wrapped(recv); inner != nil && isService(recv) && !a.mayCall(f) {
@@ -78,6 +79,7 @@ func (a *asking) mayCall(f *ast.FuncDecl) bool {
 	}
 	a.visited[f] = true
 	var recv types.Object
+	// The receiver has no name if the method does not use it.
 	if names := f.Recv.List[0].Names; len(names) > 0 {
 		recv = a.info.Defs[names[0]]
 	}
@@ -103,6 +105,7 @@ func (a *asking) mentions(recv types.Object, e ast.Expr) bool {
 	if s, ok := e.(*ast.SelectorExpr); ok {
 		if chosen := a.info.Selections[s]; chosen != nil && chosen.Kind() == types.MethodVal {
 			method, _ := chosen.Obj().(*types.Func)
+			// A generic method is declared once; Origin leads from an instance to the declaration.
 			decl := a.methods[method.Origin()]
 			return decl != nil && a.mayCall(decl)
 		}
@@ -117,6 +120,7 @@ func (a *asking) mentions(recv types.Object, e ast.Expr) bool {
 	return t != nil && isService(t)
 }
 
+// is reports whether e is the variable obj.
 func (a *asking) is(obj types.Object, e ast.Expr) bool {
 	id, ok := ast.Unparen(e).(*ast.Ident)
 	return ok && obj != nil && a.info.Uses[id] == obj

@@ -14,6 +14,7 @@ const layerPath = "github.com/gotower/gotower/layer"
 // isService reports whether t has layer.Service's methods: Ready with a context, and Call with a
 // context and a request.
 func isService(t types.Type) bool {
+	// Methods with a pointer receiver count, too, so look at the pointer type.
 	if _, isPointer := t.Underlying().(*types.Pointer); !isPointer && !types.IsInterface(t) {
 		t = types.NewPointer(t)
 	}
@@ -21,6 +22,8 @@ func isService(t types.Type) bool {
 	return hasShape(methods.Lookup(nil, "Ready"), 1, 1) && hasShape(methods.Lookup(nil, "Call"), 2, 2)
 }
 
+// hasShape reports whether m is a method with these numbers of parameters and results, whose first parameter is a
+// context and whose last result is an error.
 func hasShape(m *types.Selection, params, results int) bool {
 	if m == nil {
 		return false

@@ -37,9 +37,11 @@ func main() {
 // check type-checks the packages in the working directory's module, prints each mistake, and
 // returns the number of packages.
 func check(system, arch string) (n int, err error) {
+	// Types of all dependencies are checked too, because a mistake may be in a file for that system only.
 	config := &packages.Config{
 		Mode: packages.NeedName | packages.NeedImports | packages.NeedDeps | packages.NeedFiles | packages.NeedCompiledGoFiles |
 			packages.NeedTypes | packages.NeedTypesSizes,
+		// Without cgo, no C compiler for that system is needed.
 		Env:   append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+arch),
 		Tests: true,
 	}

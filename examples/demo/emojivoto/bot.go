@@ -29,6 +29,7 @@ type Bot struct {
 	interval time.Duration
 	seed     uint64
 
+	// Each kind of request has a counter. failed and errors are as in BotCounts.
 	votes, doughnuts, lists, leaderboards, failed, errors atomic.Uint64
 }
 
@@ -46,12 +47,14 @@ type BotCounts struct {
 // "http://127.0.0.1:8080". If rate is not positive, it is 10. seed determines the sequence of
 // requests.
 func NewBot(client *http.Client, baseURL string, rate float64, seed uint64) *Bot {
+	// This is also true for NaN.
 	if !(rate > 0) {
 		rate = defaultRate
 	}
 	return &Bot{
-		client:   client,
-		base:     strings.TrimSuffix(baseURL, "/"),
+		client: client,
+		base:   strings.TrimSuffix(baseURL, "/"),
+		// A very high rate would yield 0, which a ticker does not permit.
 		interval: max(time.Duration(float64(time.Second)/rate), 1),
 		seed:     seed,
 	}
@@ -59,6 +62,7 @@ func NewBot(client *http.Client, baseURL string, rate float64, seed uint64) *Bot
 
 // Counts returns the numbers of requests so far. It is safe for concurrent use.
 func (b *Bot) Counts() BotCounts {
+	// The counters are read one by one, so requests in between may be in some of them only.
 	return BotCounts{
 		Votes:        b.votes.Load(),
 		Doughnuts:    b.doughnuts.Load(),
@@ -73,11 +77,13 @@ func (b *Bot) Counts() BotCounts {
 // canceling them, because tap would show them as failures.
 func (b *Bot) Run(ctx context.Context) {
 	plan := newPlan(b.seed)
+	// slots holds one element for each open request, which limits their number.
 	slots := make(chan struct{}, inFlight)
 	ticker := time.NewTicker(b.interval)
 	defer ticker.Stop()
 	var running sync.WaitGroup
 	defer running.Wait()
+	// The first request is sent at once, and each next one after a tick.
 	for ctx.Err() == nil {
 		select {
 		case slots <- struct{}{}:
@@ -87,6 +93,7 @@ func (b *Bot) Run(ctx context.Context) {
 		path := plan.next()
 		running.Go(func() {
 			defer func() { <-slots }()
+			// An open request must not end with ctx.
 			b.visit(context.WithoutCancel(ctx), path)
 		})
 		select {
@@ -98,6 +105,7 @@ func (b *Bot) Run(ctx context.Context) {
 
 // visit sends one request to path, reads the whole response, and counts the result.
 func (b *Bot) visit(ctx context.Context, path string) {
+	// A request counts when it is sent, and a failure when it has ended.
 	b.count(path)
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -112,6 +120,7 @@ func (b *Bot) visit(ctx context.Context, path string) {
 		return
 	}
 	defer rsp.Body.Close()
+	// A response that ends early is an error too.
 	if _, err := io.Copy(io.Discard, rsp.Body); err != nil {
 		b.errors.Add(1)
 	} else if rsp.StatusCode >= http.StatusBadRequest {
@@ -119,6 +128,7 @@ func (b *Bot) visit(ctx context.Context, path string) {
 	}
 }
 
+// count counts a request to path.
 func (b *Bot) count(path string) {
 	switch path {
 	case listPath:
@@ -127,6 +137,7 @@ func (b *Bot) count(path string) {
 	case leaderboardPath:
 		b.leaderboards.Add(1)
 		return
+	// A vote for the doughnut also counts as a vote below.
 	case votePath(Doughnut):
 		b.doughnuts.Add(1)
 	}

@@ -38,6 +38,7 @@ func Catalogue() []Emoji {
 func VoteMethod(shortcode string) string {
 	var method strings.Builder
 	method.WriteString("Vote")
+	// The words are separated by underscores.
 	for word := range strings.SplitSeq(strings.Trim(shortcode, ":"), "_") {
 		if word != "" {
 			method.WriteString(strings.ToUpper(word[:1]) + word[1:])

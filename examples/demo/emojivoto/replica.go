@@ -17,6 +17,7 @@ type replica struct {
 	counts map[string]*atomic.Uint64
 }
 
+// newReplica returns a replica with this latency. A nil delay means none.
 func newReplica(delay func() time.Duration) replica {
 	if delay == nil {
 		delay = func() time.Duration { return 0 }
@@ -24,6 +25,7 @@ func newReplica(delay func() time.Duration) replica {
 	return replica{delay: delay, counts: make(map[string]*atomic.Uint64)}
 }
 
+// counter returns a new counter for the method. It may only be called before the server starts.
 func (r *replica) counter(method string) *atomic.Uint64 {
 	r.counts[method] = new(atomic.Uint64)
 	return r.counts[method]
@@ -35,6 +37,7 @@ func (r *replica) pause(ctx context.Context) error {
 	if d <= 0 {
 		return nil
 	}
+	// Sleep returns its own error, but a client expects the gRPC code of ctx's error.
 	if err := backoff.Sleep(ctx, d); err != nil {
 		return status.FromContextError(ctx.Err()).Err()
 	}

@@ -13,6 +13,7 @@ const (
 	VotingService = "emojivoto.v1.VotingService"
 )
 
+// fullMethod returns the path of a gRPC method.
 func fullMethod(service, method string) string { return "/" + service + "/" + method }
 
 // register registers a service with the given name and methods. Unlike generated code, it passes no
@@ -27,7 +28,9 @@ func register(r grpc.ServiceRegistrar, service string, methods []grpc.MethodDesc
 func unary[Req, Rsp proto.Message](
 	r *replica, service, method string, message func() Req, call func(context.Context, Req) (Rsp, error),
 ) grpc.MethodDesc {
+	// All counters exist before the first request.
 	count := r.counter(method)
+	// serve handles a decoded request, and handle is what gRPC calls: it decodes the request and calls serve.
 	serve := func(ctx context.Context, req any) (any, error) {
 		count.Add(1)
 		if err := r.pause(ctx); err != nil {
@@ -35,11 +38,13 @@ func unary[Req, Rsp proto.Message](
 		}
 		return call(ctx, req.(Req)) //nolint:errcheck,forcetypeassert // message made it
 	}
+	// gRPC calls handle for each request. decode fills in the message.
 	handle := func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		req := message()
 		if err := decode(req); err != nil {
 			return nil, err
 		}
+		// An interceptor, if the server has one, calls serve itself.
 		if interceptor == nil {
 			return serve(ctx, req)
 		}

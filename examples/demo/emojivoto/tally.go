@@ -39,6 +39,7 @@ func (t *Tally) Results() []Result {
 		results = append(results, Result{Shortcode: shortcode, Votes: votes})
 	}
 	slices.SortFunc(results, func(a, b Result) int {
+		// The arguments of the first comparison are exchanged for a descending order.
 		return cmp.Or(cmp.Compare(b.Votes, a.Votes), cmp.Compare(a.Shortcode, b.Shortcode))
 	})
 	return results

@@ -27,6 +27,7 @@ func NewVotingServer(tally *Tally, delay func() time.Duration) *VotingServer {
 	s := &VotingServer{replica: newReplica(delay), tally: tally}
 	s.methods = []grpc.MethodDesc{unary(&s.replica, VotingService, "Results", newEmpty, s.results)}
 	for _, e := range Catalogue() {
+		// Each method votes for one emoji.
 		s.methods = append(s.methods, unary(&s.replica, VotingService, VoteMethod(e.Shortcode), newEmpty, s.vote(e.Shortcode)))
 	}
 	return s
@@ -35,8 +36,10 @@ func NewVotingServer(tally *Tally, delay func() time.Duration) *VotingServer {
 // Register registers the voting service with a gRPC server.
 func (s *VotingServer) Register(r grpc.ServiceRegistrar) { register(r, VotingService, s.methods) }
 
+// vote returns the method that votes for the emoji.
 func (s *VotingServer) vote(shortcode string) func(context.Context, *emptypb.Empty) (*emptypb.Empty, error) {
 	return func(context.Context, *emptypb.Empty) (*emptypb.Empty, error) {
+		// The doughnut fails on purpose, so that tap has something to show.
 		if shortcode == Doughnut {
 			return nil, status.Error(codes.Unknown, "ERROR")
 		}
@@ -45,6 +48,7 @@ func (s *VotingServer) vote(shortcode string) func(context.Context, *emptypb.Emp
 	}
 }
 
+// results is the method Results, which returns the emoji with their votes.
 func (s *VotingServer) results(context.Context, *emptypb.Empty) (*structpb.ListValue, error) {
 	list := &structpb.ListValue{}
 	for _, r := range s.tally.Results() {

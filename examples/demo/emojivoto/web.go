@@ -32,21 +32,25 @@ func NewWeb(emoji, voting grpc.ClientConnInterface) http.Handler {
 	return mux
 }
 
+// web contains the connections to the services.
 type web struct {
 	emoji, voting grpc.ClientConnInterface
 }
 
+// list returns all emoji.
 func (w *web) list(r *http.Request) (any, error) {
 	emoji, err := w.listAll(r.Context())
 	return emoji.AsSlice(), err
 }
 
+// vote finds the chosen emoji and votes for it.
 func (w *web) vote(r *http.Request) (any, error) {
 	shortcode := r.FormValue("choice")
 	if shortcode == "" {
 		return nil, status.Error(codes.InvalidArgument, "choice is missing")
 	}
 	unicode := newString()
+	// An unknown choice ends here with NotFound, because the voting service has no method for it.
 	if err := call(r.Context(), w.emoji, EmojiService, "FindByShortcode", wrapperspb.String(shortcode), unicode); err != nil {
 		return nil, err
 	}
@@ -56,6 +60,7 @@ func (w *web) vote(r *http.Request) (any, error) {
 	return map[string]string{"shortcode": shortcode, "unicode": unicode.GetValue()}, nil
 }
 
+// leaderboard returns the emoji with votes.
 func (w *web) leaderboard(r *http.Request) (any, error) {
 	results := &structpb.ListValue{}
 	if err := call(r.Context(), w.voting, VotingService, "Results", newEmpty(), results); err != nil {
@@ -65,6 +70,7 @@ func (w *web) leaderboard(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The voting service only knows shortcodes, so the emoji come from the other service.
 	unicode := make(map[string]*structpb.Value)
 	for _, e := range emoji.GetValues() {
 		fields := e.GetStructValue().GetFields()
@@ -72,11 +78,13 @@ func (w *web) leaderboard(r *http.Request) (any, error) {
 	}
 	for _, result := range results.GetValues() {
 		fields := result.GetStructValue().GetFields()
+		// The field is added to the voting service's response.
 		fields["unicode"] = unicode[fields["shortcode"].GetStringValue()]
 	}
 	return results.AsSlice(), nil
 }
 
+// listAll calls the emoji service's method ListAll.
 func (w *web) listAll(ctx context.Context) (*structpb.ListValue, error) {
 	list := &structpb.ListValue{}
 	return list, call(ctx, w.emoji, EmojiService, "ListAll", newEmpty(), list)
@@ -86,6 +94,7 @@ func (w *web) listAll(ctx context.Context) (*structpb.ListValue, error) {
 // begins with the method's name.
 func call(ctx context.Context, conn grpc.ClientConnInterface, service, method string, req, rsp proto.Message) error {
 	if err := conn.Invoke(ctx, fullMethod(service, method), req, rsp); err != nil {
+		// The code stays the same, because it determines the HTTP status.
 		return status.Errorf(status.Code(err), "%s: %s", method, status.Convert(err).Message())
 	}
 	return nil
@@ -96,6 +105,7 @@ func answer(page func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, err := page(r)
 		rw.Header().Set("Content-Type", "application/json")
+		// The body is the error instead of the result.
 		if err != nil {
 			st := status.Convert(err)
 			rw.WriteHeader(httpStatus(st.Code()))
@@ -106,6 +116,7 @@ func answer(page func(*http.Request) (any, error)) http.Handler {
 	})
 }
 
+// httpStatus returns the HTTP status for the code of a failed call.
 func httpStatus(code codes.Code) int {
 	switch code {
 	case codes.InvalidArgument:

@@ -19,12 +19,15 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// validate reports mistakes in the destinations of cfg. v is the configuration's root.
+// validate adds each mistake in the destinations of cfg to v.Mistakes, so that all of them are reported at once. v
+// is the configuration's root.
 func validate(v yamlfile.Value, cfg Config) {
+	// Two spellings of a name, such as a.b and a.b:80, are the same target.
 	first := make(map[target]string)
 	for _, name := range slices.Sorted(maps.Keys(cfg.Destinations)) {
 		item := v.At("destinations").At(name)
 		t, err := parseTarget(name)
+		// Without a target, the rest cannot be checked.
 		if err != nil {
 			item.Failf("%v", err)
 			continue
@@ -37,8 +40,9 @@ func validate(v yamlfile.Value, cfg Config) {
 	}
 }
 
-// validate reports mistakes in d, which is at v in the configuration and describes the target t.
+// validate adds mistakes in d to v.Mistakes. d is at v in the configuration and describes the target t.
 func (d Destination) validate(v yamlfile.Value, t target) {
+	// Get never returns anything for such destinations, so their fields would silently have no effect.
 	switch {
 	case d.Absent && (len(d.Endpoints) > 0 || len(d.Labels) > 0 || d.Profile != nil || d.Policy != nil):
 		v.Failf("the destination does not exist: want no labels, endpoints, profile and policy")
@@ -50,6 +54,7 @@ func (d Destination) validate(v yamlfile.Value, t target) {
 	for i, ep := range d.Endpoints {
 		item := v.At("endpoints").Item(i)
 		ep.validate(item)
+		// A missing address is already reported by ep.validate.
 		if earlier, repeated := first[unmap(ep.Addr)]; repeated && ep.Addr.IsValid() {
 			item.At("addr").Rejectf(ep.Addr, "the address of endpoints[%d]: take one out", earlier)
 		}
@@ -63,8 +68,9 @@ func (d Destination) validate(v yamlfile.Value, t target) {
 	}
 }
 
-// validate reports mistakes in ep, which is at v.
+// validate adds mistakes in ep, which is at v, to v.Mistakes.
 func (ep Endpoint) validate(v yamlfile.Value) {
+	// Only the first of these mistakes is reported, because the others follow from it.
 	switch addr := ep.Addr.Addr(); {
 	case !ep.Addr.IsValid():
 		v.At("addr").Failf("missing: addr is required")
@@ -79,6 +85,7 @@ func (ep Endpoint) validate(v yamlfile.Value) {
 		v.At("protocol").Rejectf(p, "want one of h2, opaque")
 	}
 	check(v.At("identity"), ep.Identity, checkIdentity(ep.Identity))
+	// A URI cannot be a TLS server name, which is otherwise the identity.
 	switch name := ep.ServerName; {
 	case name == "" && isURI(ep.Identity):
 		v.At("server_name").Failf("missing: an identity that is a URI requires it")
@@ -88,6 +95,7 @@ func (ep Endpoint) validate(v yamlfile.Value) {
 		check(v.At("server_name"), name, checkName(name))
 	}
 	check(v.At("authority"), ep.Authority, checkAuthority(ep.Authority))
+	// Only TLS connections can go to the port of the endpoint's proxy.
 	switch port := ep.InboundPort; {
 	case port != 0 && ep.Identity == "":
 		v.At("opaque_port").Rejectf(port, "it requires an identity")
@@ -107,6 +115,7 @@ func (p *Profile) Validate() error {
 // validate adds the mistakes in p, which is at v.
 func (p *Profile) validate(v yamlfile.Value) {
 	if p.Name != "" {
+		// Without a name, the profile uses that of the destination, which is valid.
 		check(v.At("name"), p.Name, checkName(p.Name))
 	}
 	if p.Endpoint != nil {
@@ -119,6 +128,7 @@ func (p *Profile) validate(v yamlfile.Value) {
 		check(v.At("splits").Item(i).At("authority"), s.Authority, checkSplit(s.Authority))
 	}
 	if b := p.Budget; b != nil {
+		// These limits are those of package profiles' retry budget, which clients use.
 		v := v.At("retry_budget")
 		if math.IsNaN(b.Ratio) || b.Ratio < 0 || b.Ratio > 1000 {
 			v.At("ratio").Rejectf(b.Ratio, "want a number from 0 to 1000")
@@ -132,12 +142,13 @@ func (p *Profile) validate(v yamlfile.Value) {
 	}
 }
 
-// validate reports mistakes in r, which is at v.
+// validate adds mistakes in r, which is at v, to v.Mistakes.
 func (r Route) validate(v yamlfile.Value) {
 	if r.Name == "" {
 		v.At("name").Failf("missing: name is required")
 	}
 	checkLabels(v.At("labels"), r.Labels)
+	// routeMessage sets this label to the name of the route.
 	if value, taken := r.Labels[routeLabel]; taken {
 		v.At("labels").At(routeLabel).Rejectf(value, "this label is the name of the route: take it out")
 	}
@@ -155,7 +166,7 @@ func (r Route) validate(v yamlfile.Value) {
 	}
 }
 
-// validate reports mistakes in m and its nested conditions.
+// validate adds mistakes in m and in its nested conditions to v.Mistakes. m is at v.
 func (m Match) validate(v yamlfile.Value) {
 	if m.Method == "" && m.Path == "" && len(m.All) == 0 && len(m.Any) == 0 && m.Not == nil {
 		// Clients would drop a route with such a match.
@@ -205,6 +216,7 @@ func checkAuthority(name string) error {
 		return nil
 	}
 	bare := name
+	// A whole name in brackets is an IPv6 address without a port, which parseTarget expects without brackets.
 	if strings.HasSuffix(name, "]") {
 		bare = strings.Trim(name, "[]")
 	}
@@ -266,6 +278,7 @@ func checkSplit(authority string) error {
 		return err
 	case t.ip:
 		return errors.New("want a name with a port, not an IP address")
+	// parseTarget would accept this, and add a default port.
 	case !strings.Contains(authority, ":"):
 		return errors.New("want a name with a port, such as web.shop.svc.cluster.local:80")
 	}

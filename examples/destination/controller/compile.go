@@ -15,7 +15,7 @@ import (
 // entry is one destination as API messages. All streams for the destination share it, so it must
 // not change. A nil entry stands for a name that is not configured.
 type entry struct {
-	absent    bool
+	absent    bool // configured as a name that does not exist
 	labels    map[string]string
 	endpoints []netip.AddrPort                    // in the order of the configuration
 	byAddr    map[netip.AddrPort]*pb.WeightedAddr // each endpoint's message
@@ -49,6 +49,7 @@ func (e *entry) outbound() *outbound.OutboundPolicy {
 // The error joins an [*Error] for each mistake in cfg; if it is not nil, the entries must not be
 // used.
 func compile(cfg Config) (map[string]*entry, error) {
+	// v has no file: it only collects mistakes, with the path of each.
 	v := yamlfile.Program(nil)
 	validate(v, cfg)
 	entries := make(map[string]*entry, len(cfg.Destinations))
@@ -57,6 +58,7 @@ func compile(cfg Config) (map[string]*entry, error) {
 			entries[t.String()] = newEntry(v.At("destinations").At(name), t, d)
 		}
 	}
+	// A policy may be that of another destination, so this needs all entries.
 	addPolicies(entries)
 	return entries, yamlfile.Join(v.Mistakes)
 }
@@ -77,6 +79,7 @@ func addPolicies(entries map[string]*entry) {
 // gets the default policy for the name.
 func (e *entry) addPolicy(t target, policyOf func(target) *outbound.OutboundPolicy) {
 	if name := e.profile.GetFullyQualifiedName(); t.ip && name != "" && e.policy == nil {
+		// The client's namespace stays, because it decides whose routes apply.
 		t = target{host: strings.ToLower(name), port: t.port, client: t.client}
 		if e.policy = policyOf(t); e.policy == nil {
 			e.policy = defaultPolicy(t, e.profile.GetOpaqueProtocol())
@@ -94,6 +97,7 @@ func newEntry(v yamlfile.Value, t target, d Destination) *entry {
 		profile: profileMessage(t, d),
 	}
 	for _, ep := range d.Endpoints {
+		// The same address may be written as IPv4 or as IPv4-mapped IPv6.
 		ep.Addr = unmap(ep.Addr)
 		e.byAddr[ep.Addr] = endpointMessage(ep)
 		e.endpoints = append(e.endpoints, ep.Addr)
@@ -101,9 +105,11 @@ func newEntry(v yamlfile.Value, t target, d Destination) *entry {
 	switch {
 	case d.Policy != nil:
 		e.policy = proto.CloneOf(d.Policy)
+	// An IP address gets its policy in addPolicies, when the named destinations are known.
 	case !t.ip && !d.Absent:
 		e.policy = defaultPolicy(t, e.profile.GetOpaqueProtocol())
 	}
+	// With other mistakes, this one is probably their consequence.
 	if err := e.checkEncoding(); err != nil && len(v.Mistakes) == 0 {
 		v.Failf("cannot be encoded: %v", err)
 	}

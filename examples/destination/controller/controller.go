@@ -29,7 +29,7 @@ type Controller struct {
 	stopTimeout time.Duration // defaultStopTimeout, or less in tests
 
 	mu       sync.Mutex
-	loaded   bool
+	loaded   bool // a configuration was set
 	done     bool
 	entries  map[string]*entry
 	inbound  inboundState
@@ -50,6 +50,7 @@ func New(logger *slog.Logger) *Controller {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
+	// A hub has the streams of one kind, by what their clients ask for.
 	return &Controller{
 		log:         logger,
 		stopTimeout: defaultStopTimeout,
@@ -76,6 +77,7 @@ func (c *Controller) Register(s grpc.ServiceRegistrar) {
 // old configuration stays and the error joins all mistakes. Set does not retain cfg, and it does
 // not wait for clients.
 func (c *Controller) Set(cfg Config) error {
+	// Compile without the lock, because it may take long.
 	entries, err := compile(cfg)
 	servers, err2 := compileInbound(cfg)
 	if err := errors.Join(err, err2); err != nil {
@@ -83,6 +85,7 @@ func (c *Controller) Set(cfg Config) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Only targets and ports with open streams need messages.
 	for key := range c.watched {
 		switch k := key.(type) {
 		case target:
@@ -91,6 +94,7 @@ func (c *Controller) Set(cfg Config) error {
 			c.servers.publish(k, changes(c, servers.server(k), c.inbound.server(k)))
 		}
 	}
+	// From now on, new streams start with this configuration.
 	c.entries = entries
 	c.inbound = servers
 	c.loaded = true

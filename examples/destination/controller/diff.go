@@ -20,13 +20,17 @@ func (e *entry) snapshot() *pb.Update {
 // difference returns the messages that take a client from old to e. Endpoints are added before
 // others are removed, so that the client always knows at least one.
 func (e *entry) difference(old *entry) []*pb.Update {
+	// The order matters: each case excludes the ones below. First those in which a client knows no endpoints any
+	// more.
 	switch {
 	case !e.exists() && !old.exists():
 		return nil
 	case !e.exists():
-		return []*pb.Update{noEndpoints(false)}
+		return []*pb.Update{noEndpoints(false)} // and no such name
+	// The client already knows that the name exists without endpoints.
 	case len(e.endpoints) == 0 && old.exists() && len(old.endpoints) == 0:
 		return nil
+	// Either nothing is left, or the client knows nothing yet, so it gets everything.
 	case len(e.endpoints) == 0 || !old.exists():
 		return []*pb.Update{e.snapshot()}
 	}
@@ -44,6 +48,7 @@ func (e *entry) difference(old *entry) []*pb.Update {
 // labels have changed, this is every endpoint, because clients merge these labels into each
 // endpoint's own.
 func (e *entry) changedSince(old *entry) []netip.AddrPort {
+	// The labels are part of every message with endpoints.
 	if !maps.Equal(e.labels, old.labels) {
 		return e.endpoints
 	}
@@ -61,6 +66,7 @@ func (e *entry) removedSince(old *entry) []*apinet.TcpAddress {
 	var gone []*apinet.TcpAddress
 	for _, addr := range old.endpoints {
 		if e.byAddr[addr] == nil {
+			// Clients identify the endpoint by the message's address.
 			gone = append(gone, old.byAddr[addr].GetAddr())
 		}
 	}

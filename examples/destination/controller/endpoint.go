@@ -21,6 +21,7 @@ func endpointMessage(ep Endpoint) *pb.WeightedAddr {
 		MetricLabels: maps.Clone(ep.Labels),
 		TlsIdentity:  identityMessage(ep),
 	}
+	// A weight of 0 in the API would mean no traffic.
 	if msg.GetWeight() == 0 {
 		msg.Weight = unit
 	}
@@ -32,6 +33,7 @@ func endpointMessage(ep Endpoint) *pb.WeightedAddr {
 		msg.ProtocolHint = &pb.ProtocolHint{Protocol: &pb.ProtocolHint_Opaque_{Opaque: &pb.ProtocolHint_Opaque{}}}
 	case Unknown:
 	}
+	// The hint about the port of the endpoint's proxy is independent of the protocol.
 	if ep.InboundPort != 0 {
 		if msg.GetProtocolHint() == nil {
 			msg.ProtocolHint = &pb.ProtocolHint{}
@@ -59,6 +61,7 @@ func identityMessage(ep Endpoint) *pb.TlsIdentity {
 		return nil
 	}
 	msg := &pb.TlsIdentity{}
+	// A SPIFFE ID is a URI, and linkerd's own identities are DNS names.
 	if isURI(ep.Identity) {
 		msg.Strategy = &pb.TlsIdentity_UriLikeIdentity_{UriLikeIdentity: &pb.TlsIdentity_UriLikeIdentity{Uri: ep.Identity}}
 	} else {

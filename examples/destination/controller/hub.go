@@ -39,8 +39,10 @@ func (f hub[K, M]) unsubscribe(name K, s *subscription[M]) {
 // some of them would be in a wrong state.
 func (f hub[K, M]) publish(name K, messages []M) {
 	for s := range f[name] {
+		// The check is exact: senders hold the lock, and receivers only make room.
 		if len(s.queue)+len(messages) > cap(s.queue) {
 			close(s.slow)
+			// Deleting during the iteration is allowed in Go.
 			f.unsubscribe(name, s)
 			continue
 		}
@@ -53,6 +55,7 @@ func (f hub[K, M]) publish(name K, messages []M) {
 // endpointUpdates returns the messages for a name's Get streams when its entry changes from
 // previous to current: the differences, or everything for the first configuration.
 func (c *Controller) endpointUpdates(current, previous *entry) []*pb.Update {
+	// A stream that is older than the first configuration has not received anything.
 	if !c.loaded {
 		return []*pb.Update{current.snapshot()}
 	}
@@ -65,6 +68,7 @@ func changes[M any, P interface {
 	*M
 	proto.Message
 }](c *Controller, now, before P) []P {
+	// Before the first configuration, streams wait for any message, even one that is equal to nothing.
 	if c.loaded && proto.Equal(now, before) {
 		return nil
 	}

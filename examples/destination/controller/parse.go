@@ -27,11 +27,13 @@ type Error = yamlfile.Error
 // empty file, because it is probably still being written. If you want no destinations at all,
 // write "destinations: {}".
 func Parse(name string, data []byte) (Config, error) {
+	// A third document would not change the error.
 	const limit = 2
 	roots, err := yamlfile.Documents(name, data, limit)
 	if err != nil {
 		return Config{}, errors.Join(err)
 	}
+	// An empty file has no node, so mistakes are reported at line 1.
 	v := yamlfile.Value{File: yamlfile.NewFile(name, data), Node: &yaml.Node{Line: 1}}
 	switch {
 	case len(roots) == limit:
@@ -41,6 +43,7 @@ func Parse(name string, data []byte) (Config, error) {
 		v.Failf(`the file is empty: for no destinations, write "destinations: {}"`)
 	default:
 		v.Node = roots[0]
+		// Resolve follows an alias to the value that it stands for.
 		v = v.Resolve()
 	}
 	var cfg Config
@@ -67,6 +70,7 @@ func parseRoot(v yamlfile.Value) Config {
 		cfg.Servers = append(cfg.Servers, Server{Workload: s.Workload, Port: s.Port, Policy: s.message(file.ClusterNetworks)})
 	}
 	checkServers(v.At("servers"), file.Servers)
+	// A policy may refer to destinations that come later in the file, so collect them first.
 	exists := make(map[target]bool)
 	for name, d := range file.Destinations {
 		if t, err := parseTarget(name); err == nil && d.Exists {
@@ -101,6 +105,7 @@ func without(list, earlier []*Error) []*Error {
 func decode(v yamlfile.Value, target any) {
 	d := yamlfile.Decoder{Empty: true, Parse: parseScalar}
 	d.Special = func(v yamlfile.Value, target any) bool {
+		// A class has a single field status in the file, but two limits in Go.
 		class, ok := target.(*ResponseClass)
 		if ok {
 			var y classYAML
@@ -128,6 +133,7 @@ func parseScalar(target any) func(string) error {
 	case *netip.Prefix:
 		return func(text string) error {
 			p, err := netip.ParsePrefix(text)
+			// An address is a network with only this address.
 			if ip, ipErr := netip.ParseAddr(text); ipErr == nil && ip.Zone() == "" {
 				p = netip.PrefixFrom(ip, ip.BitLen())
 				err = nil
@@ -141,6 +147,7 @@ func parseScalar(target any) func(string) error {
 	case *statusRange:
 		return func(text string) error {
 			lowest, highest, isRange := strings.Cut(text, "-")
+			// A single status is a range of one.
 			if !isRange {
 				highest = lowest
 			}

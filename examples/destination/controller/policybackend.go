@@ -26,9 +26,11 @@ type backend struct {
 // also at a sum above 32 bits.
 func (o *outboundPolicy) backends(list []backendYAML, allowed ...string) []backend {
 	backends := make([]backend, 0, len(list))
+	// sum needs 64 bits, because it is checked not to exceed 32.
 	sum := uint64(0)
 	for _, y := range list {
 		b := backend{weight: y.Weight}
+		// allowed is empty for connections, which have no headers to change.
 		if len(allowed) > 0 {
 			b.filters = filters(y.Filters, allowed...)
 		} else if len(y.Filters) > 0 {
@@ -37,6 +39,7 @@ func (o *outboundPolicy) backends(list []backendYAML, allowed ...string) []backe
 		if sum += uint64(b.weight); sum > math.MaxUint32 {
 			y.At.At("weight").Rejectf(y.Weight, "the sum of the weights is %d: want at most %d", sum, uint32(math.MaxUint32))
 		}
+		// An IP address is no destination with endpoints. As a backend it means the address itself.
 		if o.ip && y.Name == o.host {
 			b.Backend = o.own
 			backends = append(backends, b)
@@ -44,6 +47,7 @@ func (o *outboundPolicy) backends(list []backendYAML, allowed ...string) []backe
 		}
 		destination := target{host: strings.ToLower(strings.TrimSuffix(y.Name, ".")), port: cmp.Or(y.Port, defaultPort)}
 		check(y.At.At("name"), y.Name, checkName(destination.host))
+		// A rule may refer to a destination that does not exist. Only its share of the requests fails then.
 		if o.exists(destination.host, y.Port) {
 			b.Backend = balancerTo(destination, o.load)
 		} else {
@@ -52,6 +56,7 @@ func (o *outboundPolicy) backends(list []backendYAML, allowed ...string) []backe
 		}
 		backends = append(backends, b)
 	}
+	// One invalid backend with the weight 1 stands for all of them.
 	if len(backends) > 0 && sum == 0 {
 		return []backend{{Backend: invalidBackend(), weight: 1, failure: "all backends have the weight 0"}}
 	}
@@ -67,9 +72,11 @@ func invalidBackend() *outbound.Backend {
 // is the backend with the destination's own endpoints, which receives all traffic if a rule lists
 // no backends.
 
+// httpFilters converts filters, each of which has exactly one field set, for an HTTPRoute.
 func httpFilters(filters []filter) []*outbound.HttpRoute_Filter {
 	msgs := make([]*outbound.HttpRoute_Filter, 0, len(filters)+1) // one more than filters, for a failure
 	for _, f := range filters {
+		// A request's header modifier is the kind, unless one of the cases applies.
 		msg := &outbound.HttpRoute_Filter{Kind: &outbound.HttpRoute_Filter_RequestHeaderModifier{RequestHeaderModifier: f.request}}
 		switch {
 		case f.response != nil:
@@ -82,6 +89,7 @@ func httpFilters(filters []filter) []*outbound.HttpRoute_Filter {
 	return msgs
 }
 
+// grpcFilters converts filters for a GRPCRoute, where only those that modify request headers are allowed.
 func grpcFilters(filters []filter) []*outbound.GrpcRoute_Filter {
 	msgs := make([]*outbound.GrpcRoute_Filter, 0, len(filters)+1)
 	for _, f := range filters {
@@ -97,6 +105,7 @@ func grpcFilters(filters []filter) []*outbound.GrpcRoute_Filter {
 //
 //nolint:dupl // the API has a type for each kind of route
 func httpBackends(local *outbound.Backend, backends []backend) *outbound.HttpRoute_Distribution {
+	// FirstAvailable with one backend means that all requests go there.
 	if len(backends) == 0 {
 		return &outbound.HttpRoute_Distribution{Kind: &outbound.HttpRoute_Distribution_FirstAvailable_{
 			FirstAvailable: &outbound.HttpRoute_Distribution_FirstAvailable{Backends: []*outbound.HttpRoute_RouteBackend{{Backend: local}}},
@@ -105,6 +114,7 @@ func httpBackends(local *outbound.Backend, backends []backend) *outbound.HttpRou
 	random := &outbound.HttpRoute_Distribution_RandomAvailable{}
 	for _, b := range backends {
 		filters := httpFilters(b.filters)
+		// The filter makes the proxy answer itself, so the missing backend is never used.
 		if b.failure != "" {
 			filters = append(filters, &outbound.HttpRoute_Filter{Kind: &outbound.HttpRoute_Filter_FailureInjector{
 				FailureInjector: &http_route.HttpFailureInjector{Status: 500, Message: b.failure},
@@ -122,6 +132,7 @@ func httpBackends(local *outbound.Backend, backends []backend) *outbound.HttpRou
 //
 //nolint:dupl // the API has a type for each kind of route
 func grpcBackends(local *outbound.Backend, backends []backend) *outbound.GrpcRoute_Distribution {
+	// FirstAvailable with one backend means that all calls go there.
 	if len(backends) == 0 {
 		return &outbound.GrpcRoute_Distribution{Kind: &outbound.GrpcRoute_Distribution_FirstAvailable_{
 			FirstAvailable: &outbound.GrpcRoute_Distribution_FirstAvailable{Backends: []*outbound.GrpcRoute_RouteBackend{{Backend: local}}},
@@ -130,6 +141,7 @@ func grpcBackends(local *outbound.Backend, backends []backend) *outbound.GrpcRou
 	random := &outbound.GrpcRoute_Distribution_RandomAvailable{}
 	for _, b := range backends {
 		filters := grpcFilters(b.filters)
+		// The filter makes the proxy answer itself. 14 is the gRPC status UNAVAILABLE.
 		if b.failure != "" {
 			filters = append(filters, &outbound.GrpcRoute_Filter{Kind: &outbound.GrpcRoute_Filter_FailureInjector{
 				FailureInjector: &grpc_route.GrpcFailureInjector{Code: 14, Message: b.failure},
@@ -145,6 +157,7 @@ func grpcBackends(local *outbound.Backend, backends []backend) *outbound.GrpcRou
 // tlsBackends distributes a TLS rule's connections over backends by weight, or sends them all to
 // local if there are none. Connections to a backend that does not exist fail.
 func tlsBackends(local *outbound.Backend, backends []backend) *outbound.TlsRoute_Distribution {
+	// FirstAvailable with one backend means that all connections go there.
 	if len(backends) == 0 {
 		return &outbound.TlsRoute_Distribution{Kind: &outbound.TlsRoute_Distribution_FirstAvailable_{
 			FirstAvailable: &outbound.TlsRoute_Distribution_FirstAvailable{Backends: []*outbound.TlsRoute_RouteBackend{{Backend: local}}},
@@ -153,6 +166,7 @@ func tlsBackends(local *outbound.Backend, backends []backend) *outbound.TlsRoute
 	random := &outbound.TlsRoute_Distribution_RandomAvailable{}
 	for _, b := range backends {
 		msg := &outbound.TlsRoute_RouteBackend{Backend: b.Backend}
+		// The filter makes the proxy reject the connection.
 		if b.failure != "" {
 			invalid := &outbound.TlsRoute_Filter_Invalid{Invalid: &opaque_route.Invalid{Message: b.failure}}
 			msg.Filters = []*outbound.TlsRoute_Filter{{Kind: invalid}}
@@ -165,6 +179,7 @@ func tlsBackends(local *outbound.Backend, backends []backend) *outbound.TlsRoute
 // opaqueBackends distributes a TCP rule's connections over backends by weight, or sends them all
 // to local if there are none. Connections to a backend that does not exist fail.
 func opaqueBackends(local *outbound.Backend, backends []backend) *outbound.OpaqueRoute_Distribution {
+	// FirstAvailable with one backend means that all connections go there.
 	if len(backends) == 0 {
 		return &outbound.OpaqueRoute_Distribution{Kind: &outbound.OpaqueRoute_Distribution_FirstAvailable_{
 			FirstAvailable: &outbound.OpaqueRoute_Distribution_FirstAvailable{
@@ -175,6 +190,7 @@ func opaqueBackends(local *outbound.Backend, backends []backend) *outbound.Opaqu
 	random := &outbound.OpaqueRoute_Distribution_RandomAvailable{}
 	for _, b := range backends {
 		msg := &outbound.OpaqueRoute_RouteBackend{Backend: b.Backend}
+		// The filter makes the proxy reject the connection.
 		if b.failure != "" {
 			msg.Filters = []*outbound.OpaqueRoute_Filter{{
 				Kind: &outbound.OpaqueRoute_Filter_Invalid{Invalid: &opaque_route.Invalid{Message: b.failure}},

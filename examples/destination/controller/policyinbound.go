@@ -66,6 +66,7 @@ func (s inboundState) server(key serverKey) *inbound.Server {
 	if msg := s.servers[key]; msg != nil {
 		return msg
 	}
+	// A key without a workload stands for all workloads.
 	if msg := s.servers[serverKey{port: key.port}]; msg != nil {
 		return msg
 	}
@@ -79,17 +80,19 @@ func compileInbound(cfg Config) (inboundState, error) {
 	if p == "" {
 		p = AllUnauthenticated
 	}
+	// v has no file: it only collects mistakes, with the path of each.
 	v := yamlfile.Program(nil)
 	if !slices.Contains(AccessPolicies(), string(p)) {
 		v.At("defaultInboundPolicy").Rejectf(p, "want one of %s", strings.Join(AccessPolicies(), ", "))
 	}
 	s := inboundState{
 		servers:   make(map[serverKey]*inbound.Server, len(cfg.Servers)),
-		otherwise: DefaultServer(p, cfg.ClusterNetworks, false),
+		otherwise: DefaultServer(p, cfg.ClusterNetworks, false), // not opaque
 	}
 	for i, server := range cfg.Servers {
 		key := serverKey{server.Workload, server.Port}
 		item := v.At("servers").Item(i)
+		// The order matters: only a server without one of these mistakes is stored.
 		switch {
 		case server.Port == 0:
 			item.At("port").Rejectf(server.Port, "want a port from 1 to 65535")
@@ -111,6 +114,7 @@ func compileInbound(cfg Config) (inboundState, error) {
 // and cluster lists the cluster's networks; if it is empty, linkerd's defaults apply. If opaque
 // is true, connections are forwarded as bytes.
 func DefaultServer(p AccessPolicy, cluster []netip.Prefix, opaque bool) *inbound.Server {
+	// Opaque is the starting point, because it needs no routes.
 	protocol := &inbound.ProxyProtocol{Kind: &inbound.ProxyProtocol_Opaque_{Opaque: &inbound.ProxyProtocol_Opaque{}}}
 	if !opaque {
 		protocol.Kind = &inbound.ProxyProtocol_Detect_{Detect: &inbound.ProxyProtocol_Detect{
@@ -138,6 +142,7 @@ func accessAuthorization(p AccessPolicy, cluster []netip.Prefix) []*inbound.Auth
 	}
 	networks := allNetworks()
 	if p == ClusterUnauthenticated || p == ClusterAuthenticated {
+		// Without configured networks, linkerd's defaults are those of the cluster.
 		if networks = cluster; len(networks) == 0 {
 			networks = DefaultClusterNetworks()
 		}
@@ -145,6 +150,7 @@ func accessAuthorization(p AccessPolicy, cluster []netip.Prefix) []*inbound.Auth
 	authn := unauthenticated()
 	switch p {
 	case AllAuthenticated, ClusterAuthenticated:
+		// An empty suffix matches every identity.
 		authn = identified(nil, []*inbound.IdentitySuffix{{}})
 	case AllTLSUnauthenticated:
 		authn = anyTLS()
@@ -204,6 +210,7 @@ func networkMessage(p netip.Prefix) *apinet.IPNetwork {
 // checkServers adds a mistake for each server in list that repeats the name, or the port of the workload,
 // of an earlier one. list is at v in the file.
 func checkServers(v yamlfile.Value, list []serverYAML) {
+	// Both maps contain where the first one is, for the error.
 	ports := make(map[serverKey]int)
 	names := make(map[string]string)
 	for i, y := range list {
@@ -228,10 +235,12 @@ func (y *serverYAML) message(cluster []netip.Prefix) *inbound.Server {
 	protocol := y.ProxyProtocol
 	names := make(map[string]string)
 	routes := make([]*inbound.HttpRoute, 0, len(y.HTTPRoutes)+1)
+	// Names are unique among all routes of the server, so names is shared by both loops.
 	for _, route := range y.HTTPRoutes {
 		checkRoute(route.At, route.Name, len(route.Rules), names)
 		routes = append(routes, inboundHTTP(route))
 	}
+	// A server without routes permits all requests that its authorizations permit.
 	if len(routes) == 0 {
 		routes = append(routes, defaultInboundRoute())
 	}
@@ -244,6 +253,7 @@ func (y *serverYAML) message(cluster []netip.Prefix) *inbound.Server {
 		calls = append(calls, &inbound.GrpcRoute{Metadata: defaultMetadata("default"), Rules: []*inbound.GrpcRoute_Rule{{}}})
 	}
 	limit := y.RateLimit.message()
+	// A rate limit and HTTPRoutes need HTTP. If the protocol is unknown, it may be detected as HTTP.
 	isHTTP := protocol == protocolUnknown || protocol == protocolHTTP1 || protocol == protocolHTTP2
 	switch {
 	case len(y.GRPCRoutes) > 0 && protocol != protocolGRPC:
@@ -253,6 +263,7 @@ func (y *serverYAML) message(cluster []netip.Prefix) *inbound.Server {
 	case y.RateLimit != nil && !isHTTP:
 		y.At.At("httpLocalRateLimit").Failf("it requires the proxyProtocol unknown, HTTP/1 or HTTP/2")
 	}
+	// gRPC requests use calls and the other HTTP protocols use routes, so one of the two lists stays unused.
 	switch protocol {
 	case protocolHTTP1:
 		msg.Protocol.Kind = &inbound.ProxyProtocol_Http1_{Http1: &inbound.ProxyProtocol_Http1{Routes: routes, LocalRateLimit: limit}}
@@ -281,6 +292,7 @@ func inboundHTTP(y policyRouteYAML[httpMatchYAML]) *inbound.HttpRoute {
 	for _, rule := range y.Rules {
 		checkInboundRule(rule)
 		msg := &inbound.HttpRoute_Rule{Matches: httpMatches(rule.Matches)}
+		// Inbound routes can only change request headers and redirect.
 		for _, f := range filters(rule.Filters, requestFilter, redirectFilter) {
 			m := &inbound.HttpRoute_Filter{Kind: &inbound.HttpRoute_Filter_RequestHeaderModifier{RequestHeaderModifier: f.request}}
 			if f.redirect != nil {
@@ -302,6 +314,7 @@ func inboundGRPC(y policyRouteYAML[grpcMatchYAML]) *inbound.GrpcRoute {
 	for _, rule := range y.Rules {
 		checkInboundRule(rule)
 		msg := &inbound.GrpcRoute_Rule{Matches: grpcMatches(rule.Matches)}
+		// Of all filters, an inbound gRPC route only has the one for request headers.
 		for _, f := range filters(rule.Filters, requestFilter) {
 			msg.Filters = append(msg.Filters, &inbound.GrpcRoute_Filter{
 				Kind: &inbound.GrpcRoute_Filter_RequestHeaderModifier{RequestHeaderModifier: f.request},
@@ -334,6 +347,7 @@ func authorizations(list []authorizationYAML) []*inbound.Authz {
 			}
 			a.Networks = append(a.Networks, msg)
 		}
+		// Without networks, clients at any address are permitted.
 		if len(y.Networks) == 0 {
 			for _, n := range allNetworks() {
 				a.Networks = append(a.Networks, &inbound.Network{Net: networkMessage(n)})
@@ -353,9 +367,11 @@ func oldLabels(m *meta.Metadata) map[string]string {
 // authentication converts the fields that say which clients the policy permits. With networks and
 // nothing else, it permits every client in these networks, like linkerd's NetworkAuthentication.
 func (y *authorizationYAML) authentication() *inbound.Authn {
+	// open, tls and named are the three ways to say which clients are permitted.
 	open := y.Unauthenticated
 	tls := y.AnyTLS
 	named := len(y.Identities)+len(y.ServiceAccounts) > 0
+	// The order matters: the message names the most specific mistake.
 	switch {
 	case open && tls, open && named, tls && named:
 		y.At.Failf("unauthenticated, unauthenticatedTLS and identities exclude each other: want one of them")
@@ -364,6 +380,7 @@ func (y *authorizationYAML) authentication() *inbound.Authn {
 	case !open && !tls && !named && len(y.Networks) == 0:
 		y.At.Failf("missing: want networks, identities, serviceAccounts, unauthenticated or unauthenticatedTLS")
 	}
+	// open, and networks alone, permit clients without TLS too.
 	switch {
 	case tls:
 		return anyTLS()
@@ -375,6 +392,7 @@ func (y *authorizationYAML) authentication() *inbound.Authn {
 	for i, name := range y.Identities {
 		item := y.At.At("identities").Item(i)
 		suffix, wildcard := strings.CutPrefix(name, "*.")
+		// The order matters: "*." without a name has an empty suffix, and "*" has no prefix "*.".
 		switch {
 		case suffix == "":
 			item.Rejectf(name, "want a name, a URI, * or *.NAME")
@@ -401,6 +419,7 @@ func serviceAccounts(list []serviceAccountYAML) []*inbound.Identity {
 	identities := make([]*inbound.Identity, 0, len(list))
 	for _, y := range list {
 		id := y.Name + "." + y.Namespace + ".serviceaccount.identity.linkerd.cluster.local"
+		// The name is part of the identity, so checking the identity also checks the name.
 		check(y.At.At("name"), y.Name, checkIdentity(id))
 		identities = append(identities, &inbound.Identity{Name: id})
 	}
@@ -416,6 +435,7 @@ func (y *rateLimitYAML) message() *inbound.HttpLocalRateLimit {
 		Metadata: resourceMetadata(policyGroup, "HTTPLocalRateLimitPolicy", y.Name),
 		Total:    y.Total.message(), Identity: y.Identity.message(),
 	}
+	// An override applies to the listed clients instead of the limit for each identity.
 	for _, o := range y.Overrides {
 		if len(o.Clients)+len(o.Named) == 0 {
 			o.At.Failf("missing: want clientRefs or identities")

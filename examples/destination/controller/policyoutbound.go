@@ -22,7 +22,8 @@ import (
 	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// Values that the configuration file cannot set. Linkerd's policy controller sends the same ones.
+// Values that the configuration file cannot set. Linkerd's policy controller sends the same ones, so a mesh behaves
+// the same with this controller.
 const (
 	detectTimeout   = 10 * time.Second
 	queueCapacity   = 100
@@ -90,6 +91,7 @@ func (y *policyYAML) message(t target, opaque bool, exists func(host string, por
 		protocol = protocolOpaque
 	}
 	traffic := allowTraffic
+	// For names, denying traffic makes no sense: they always have their own endpoints.
 	if y.TrafficPolicy != nil {
 		traffic = *y.TrafficPolicy
 		if !t.ip {
@@ -98,6 +100,7 @@ func (y *policyYAML) message(t target, opaque bool, exists func(host string, por
 	}
 	o := &outboundPolicy{target: t, load: y.LoadBiaser.message(), exists: exists}
 	o.own = ownBackend(t, o.load)
+	// Names are unique among all routes of the policy, so names is shared by the loops.
 	names := make(map[string]string)
 	var routes outboundRoutes
 	for _, route := range y.HTTPRoutes {
@@ -116,6 +119,7 @@ func (y *policyYAML) message(t target, opaque bool, exists func(host string, por
 		checkStreamRoute(route, names)
 		routes.opaque = append(routes.opaque, o.tcp(route))
 	}
+	// The checks need the final protocol, which opaque may have changed.
 	y.checkKinds(protocol)
 	return policyMessage(t, protocol, routes, o.own, y.FailureAccrual.message(), traffic)
 }
@@ -142,6 +146,7 @@ func checkStreamRoute(y streamRouteYAML, names map[string]string) {
 // kinds, because the API carries only one, and several TCPRoutes, because each matches every
 // connection.
 func (y *policyYAML) checkKinds(protocol string) {
+	// Each protocol lists the kinds of routes that the API can carry for it.
 	allowed := map[string][]string{
 		protocolUnknown: {"httpRoutes", "grpcRoutes", "tlsRoutes", "tcpRoutes"}, protocolHTTP1: {"httpRoutes"},
 		protocolHTTP2: {"httpRoutes", "grpcRoutes"}, protocolGRPC: {"grpcRoutes"},
@@ -181,22 +186,26 @@ func (y *policyYAML) checkKinds(protocol string) {
 func policyMessage( //nolint:gocyclo // one case for each protocol and kind of route
 	t target, protocol string, routes outboundRoutes, own *outbound.Backend, accrual *outbound.FailureAccrual, traffic string,
 ) *outbound.OutboundPolicy {
+	// For an IP address, the default routes come last and decide about everything that no other route matches.
 	defaults := defaultsOf(t, own, traffic)
 	if routes.http == nil || t.ip {
 		routes.http = append(routes.http, defaults.http...)
 	}
+	// The order of these steps matters: the first kind of route that is present decides an unknown protocol.
 	if protocol == protocolUnknown && routes.opaque != nil {
 		protocol = protocolOpaque
 	}
 	if routes.opaque == nil { // otherwise the TCP route matches all connections
 		routes.opaque = defaults.opaque
 	}
+	// gRPC runs over HTTP/2, and only the gRPC protocol carries such routes.
 	if protocol == protocolUnknown && routes.grpc != nil || protocol == protocolHTTP2 && routes.grpc != nil {
 		protocol = protocolGRPC
 	}
 	if protocol == protocolUnknown && routes.tls != nil {
 		protocol = protocolTLS
 	}
+	// The same routes serve both versions, because the client chooses one.
 	http1 := &outbound.ProxyProtocol_Http1{Routes: routes.http, FailureAccrual: accrual}
 	http2 := &outbound.ProxyProtocol_Http2{Routes: routes.http, FailureAccrual: accrual}
 	opaque := &outbound.ProxyProtocol_Opaque{Routes: routes.opaque}
@@ -232,7 +241,9 @@ func defaultsOf(t target, local *outbound.Backend, traffic string) outboundRoute
 	grpc := &outbound.GrpcRoute_Rule{Backends: grpcBackends(local, nil)}
 	tls := &outbound.TlsRoute_Rule{Backends: tlsBackends(local, nil)}
 	opaque := &outbound.OpaqueRoute_Rule{Backends: opaqueBackends(local, nil)}
+	// The names appear in the metrics of proxies, and are those of linkerd.
 	names := [...]string{"http", "grpc", "tls", "opaq"}
+	// Routes for an IP address allow or deny everything that no route of the policy matches.
 	switch {
 	case t.ip && traffic == denyTraffic:
 		names = [...]string{"http-egress-deny", "grpc-egress-deny", "tls-egress-deny", "tcp-egress-deny"}
@@ -264,6 +275,7 @@ func ownBackend(t target, load *outbound.Backend_BalanceP2C_PenaltyPeakEwma_) *o
 	if !t.ip {
 		return balancerTo(t, load)
 	}
+	// Such an object need not exist. Metrics show this name.
 	m := resourceMetadata(policyGroup, "EgressNetwork", t.host)
 	m.GetResource().Port = uint32(t.port)
 	m.GetResource().Namespace = defaultNamespace
@@ -280,6 +292,7 @@ func serviceMetadata(t target) *meta.Metadata {
 	m := resourceMetadata("core", "Service", t.host)
 	m.GetResource().Port = uint32(t.port)
 	m.GetResource().Namespace = defaultNamespace
+	// The fourth part is the cluster domain, which is not needed.
 	if labels := strings.SplitN(t.host, ".", 4); len(labels) > 2 && labels[2] == "svc" {
 		m.GetResource().Name = labels[0]
 		m.GetResource().Namespace = labels[1]
@@ -306,6 +319,7 @@ func balancerTo(t target, load *outbound.Backend_BalanceP2C_PenaltyPeakEwma_) *o
 			DefaultRtt: durationpb.New(defaultRTT), Decay: durationpb.New(rttDecay),
 		}},
 	}
+	// A load biaser replaces peak EWMA.
 	if load != nil {
 		b.Load = load
 	}
@@ -331,6 +345,7 @@ func (o *outboundPolicy) http(y policyRouteYAML[httpMatchYAML]) *outbound.HttpRo
 			Backends: httpBackends(o.own, o.backends(rule.BackendRefs, requestFilter, responseFilter, redirectFilter)),
 			Timeouts: rule.Timeouts.message(),
 		}
+		// Old proxies read only this field.
 		msg.RequestTimeout = msg.GetTimeouts().GetRequest() //nolint:staticcheck // for old proxies
 		if y := rule.Retry; y != nil {
 			msg.Retry = &outbound.HttpRoute_Retry{
@@ -372,6 +387,7 @@ func (o *outboundPolicy) grpc(y policyRouteYAML[grpcMatchYAML]) *outbound.GrpcRo
 func (o *outboundPolicy) tls(y streamRouteYAML) *outbound.TlsRoute {
 	route := &outbound.TlsRoute{Metadata: routeMetadata(o.own, "TLSRoute", y.Name)}
 	for _, host := range hostMatches(y.At.At("hostnames"), y.Hostnames) {
+		// TLS routes match the server name by the same rules as hosts.
 		sni := &tls_route.SniMatch{Match: &tls_route.SniMatch_Exact{Exact: host.GetExact()}}
 		if s := host.GetSuffix(); s != nil {
 			sni.Match = &tls_route.SniMatch_Suffix_{Suffix: &tls_route.SniMatch_Suffix{ReverseLabels: s.GetReverseLabels()}}
@@ -438,6 +454,7 @@ func (y *retryYAML) statusRanges() []*outbound.HttpRoute_Retry_Conditions_Status
 		y.At.At("conditions").Failf("want at least one condition, such as 5xx")
 	}
 	for i, condition := range y.Conditions {
+		// If condition is a name, low and high are replaced below.
 		low, high, isRange := strings.Cut(condition, "-")
 		switch {
 		case condition == "5xx":
@@ -451,6 +468,7 @@ func (y *retryYAML) statusRanges() []*outbound.HttpRoute_Retry_Conditions_Status
 		}
 		start, err1 := strconv.ParseUint(low, 10, 32)
 		end, err2 := strconv.ParseUint(high, 10, 32)
+		// A retry of a response that is no failure would make no sense.
 		if err1 != nil || err2 != nil || start < 400 || end > 599 || start > end {
 			y.At.At("conditions").Item(i).Rejectf(condition, "want 5xx, gateway-error, a status or a range within 400-599")
 		}
@@ -466,6 +484,7 @@ func (y *retryYAML) grpcConditions() *outbound.GrpcRoute_Retry_Conditions {
 	if len(y.Conditions) == 0 {
 		y.At.At("conditions").Failf("want at least one condition, such as unavailable")
 	}
+	// Each name sets a field of the message, whose spelling is that of linkerd's API.
 	for i, condition := range y.Conditions {
 		switch condition {
 		case "cancelled":
@@ -491,6 +510,7 @@ func (y *accrualYAML) message() *outbound.FailureAccrual {
 	if y == nil {
 		return nil
 	}
+	// The message is still built, because the error prevents its use.
 	if y.MinPenalty > y.MaxPenalty {
 		y.At.At("minPenalty").Rejectf(y.MinPenalty, "want at most maxPenalty, %v", y.MaxPenalty)
 	}
@@ -500,8 +520,10 @@ func (y *accrualYAML) message() *outbound.FailureAccrual {
 	msg := &outbound.FailureAccrual{Kind: &outbound.FailureAccrual_ConsecutiveFailures_{
 		ConsecutiveFailures: &outbound.FailureAccrual_ConsecutiveFailures{MaxFailures: y.Failures, Backoff: backoff},
 	}}
+	// A threshold selects the unified breaker, which also counts consecutive failures.
 	if y.Threshold != nil {
 		msg.Kind = &outbound.FailureAccrual_Unified_{Unified: &outbound.FailureAccrual_Unified{
+			// 10 s and 5 requests are linkerd's defaults, which the file may override below.
 			SuccessRateThreshold: *y.Threshold, Decay: durationpb.New(10 * time.Second),
 			MinRequests: 5, MaxConsecutiveFailures: y.Failures, Backoff: backoff,
 		}}

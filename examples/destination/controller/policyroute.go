@@ -34,8 +34,8 @@ func resourceMetadata(group, kind, name string) *meta.Metadata {
 	return &meta.Metadata{Kind: &meta.Metadata_Resource{Resource: &meta.Resource{Group: group, Kind: kind, Name: name}}}
 }
 
-// unique reports the name at v if an earlier item uses it too. names maps each earlier name to
-// its path.
+// unique adds a mistake at v if an earlier item uses the name too. names maps each earlier name to its path in the
+// file. The caller passes the same map for all items that must differ.
 func unique(v yamlfile.Value, name string, names map[string]string) {
 	if path, repeated := names[name]; repeated {
 		v.Rejectf(name, "the name of %s: want another one", path)
@@ -54,6 +54,7 @@ func hostMatches(v yamlfile.Value, list []string) []*http_route.HostMatch {
 			hosts = append(hosts, &http_route.HostMatch{Match: &http_route.HostMatch_Exact{Exact: name}})
 			continue
 		}
+		// A suffix is sent with its labels reversed, the form in which proxies compare it.
 		hosts = append(hosts, &http_route.HostMatch{Match: &http_route.HostMatch_Suffix_{
 			Suffix: &http_route.HostMatch_Suffix{ReverseLabels: reverseLabels(name)},
 		}})
@@ -84,6 +85,7 @@ func allPaths() *http_route.HttpRouteMatch {
 func httpMatches(list []httpMatchYAML) []*http_route.HttpRouteMatch {
 	matches := make([]*http_route.HttpRouteMatch, 0, max(1, len(list)))
 	for _, y := range list {
+		// The condition starts as one that all requests meet, and becomes narrower.
 		m := allPaths()
 		if y.Path != nil {
 			m.Path = y.Path.message()
@@ -113,6 +115,7 @@ func httpMatches(list []httpMatchYAML) []*http_route.HttpRouteMatch {
 // message converts a condition on the path.
 func (y *pathYAML) message() *http_route.PathMatch {
 	value := y.Value
+	// A regular expression need not begin with "/", so it is checked alone.
 	if y.Type == regexMatch {
 		check(y.At.At("value"), value, rustregexp.Check(value))
 		return &http_route.PathMatch{Kind: &http_route.PathMatch_Regex{Regex: value}}
@@ -123,6 +126,7 @@ func (y *pathYAML) message() *http_route.PathMatch {
 	if y.Type == exactMatch {
 		return &http_route.PathMatch{Kind: &http_route.PathMatch_Exact{Exact: value}}
 	}
+	// PathPrefix is the default type.
 	return &http_route.PathMatch{Kind: &http_route.PathMatch_Prefix{Prefix: value}}
 }
 
@@ -131,6 +135,7 @@ func headerMatches(list []namedValueYAML) []*http_route.HeaderMatch {
 	matches := make([]*http_route.HeaderMatch, 0, len(list))
 	for _, y := range list {
 		m := &http_route.HeaderMatch{Name: headerName(y.At.At("name"), y.Name)}
+		// isRegex also checks the regular expression.
 		if y.isRegex() {
 			m.Value = &http_route.HeaderMatch_Regex{Regex: y.Value}
 		} else {
@@ -157,6 +162,7 @@ func grpcMatches(list []grpcMatchYAML) []*grpc_route.GrpcRouteMatch {
 	for _, y := range list {
 		m := &grpc_route.GrpcRouteMatch{Rpc: &grpc_route.GrpcRpcMatch{}, Headers: headerMatches(y.Headers)}
 		if y.Method != nil {
+			// Both names follow the same rule, and the map's key names the field in the error.
 			for field, name := range map[string]string{"service": y.Method.Service, "method": y.Method.Method} {
 				if strings.ContainsAny(name, "/? ") {
 					y.Method.At.At(field).Rejectf(name, "want the name of a gRPC service or method, without /")
@@ -189,11 +195,14 @@ const (
 
 // filters converts a rule's or backend's filters. A type that is not in allowed is a mistake in the file.
 func filters(list []filterYAML, allowed ...string) []filter {
+	// The result keeps the length of list even after a mistake, because it is not used then.
 	filters := make([]filter, 0, len(list))
 	for _, y := range list {
 		var f filter
 		fields := map[string]bool{requestFilter: y.Request != nil, responseFilter: y.Response != nil, redirectFilter: y.Redirect != nil}
+		// The field for a type has the same name, but begins with a lower-case letter.
 		field := strings.ToLower(y.Type[:min(1, len(y.Type))]) + y.Type[min(1, len(y.Type)):]
+		// The order matters: the type must be allowed before its field is checked.
 		switch {
 		case !slices.Contains(allowed, y.Type):
 			y.At.At("type").Rejectf(y.Type, "want one of %s", strings.Join(allowed, ", "))
@@ -254,7 +263,7 @@ func headerName(v yamlfile.Value, name string) string {
 	return strings.ToLower(name)
 }
 
-// message converts a redirect. The status defaults to 302, as in the Gateway API.
+// message converts a redirect. The status defaults to 302, as in the Gateway API; the decoder has set it already.
 func (y *redirectYAML) message() *http_route.RequestRedirect {
 	m := &http_route.RequestRedirect{Port: uint32(y.Port), Status: y.Status}
 	if y.Scheme != "" {
@@ -268,6 +277,7 @@ func (y *redirectYAML) message() *http_route.RequestRedirect {
 		check(y.At.At("hostname"), *y.Hostname, checkName(*y.Hostname))
 		m.Host = *y.Hostname
 	}
+	// The Gateway API permits more codes than HTTP clients follow, so they are listed.
 	if !slices.Contains([]uint32{301, 302, 303, 307, 308}, y.Status) {
 		y.At.At("statusCode").Rejectf(y.Status, "want 301, 302, 303, 307 or 308")
 	}

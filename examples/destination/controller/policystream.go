@@ -47,6 +47,7 @@ func (s *outboundServer) Watch(spec *outbound.TrafficSpec, stream grpc.ServerStr
 	if err != nil {
 		return err
 	}
+	// first and send are called for this stream only: first under the controller's lock, send without it.
 	first := func() *outbound.OutboundPolicy { return s.entry(t).outbound() }
 	send := func(msg *outbound.OutboundPolicy) error {
 		if msg == nil {
@@ -85,6 +86,7 @@ func trafficTarget(spec *outbound.TrafficSpec) (target, error) {
 	if err != nil {
 		return target{}, status.Errorf(codes.InvalidArgument, "target %v", err)
 	}
+	// Policies may depend on the client's namespace, but not on its node.
 	t.client.Namespace = workload(spec.GetSourceWorkload()).Namespace
 	return t, nil
 }
@@ -115,6 +117,7 @@ func (s *inboundServer) GetPort(_ context.Context, spec *inbound.PortSpec) (*inb
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// Before the first configuration, the default policy could permit too much.
 	if !s.loaded {
 		return nil, status.Error(codes.Unavailable, "the controller has not loaded a configuration")
 	}
@@ -128,6 +131,7 @@ func (s *inboundServer) WatchPort(spec *inbound.PortSpec, stream grpc.ServerStre
 	if err != nil {
 		return err
 	}
+	// first is called under the controller's lock.
 	first := func() *inbound.Server { return s.serverOf(key) }
 	return serve(stream.Context(), s.Controller, s.servers, "InboundServerPolicies.WatchPort", key, first, stream.Send)
 }

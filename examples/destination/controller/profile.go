@@ -30,6 +30,7 @@ func profileMessage(t target, d Destination) *pb.DestinationProfile {
 	}
 	msg.OpaqueProtocol = p.Opaque
 	if p.Endpoint != nil {
+		// Copy, because the address must not change in the caller's configuration.
 		ep := *p.Endpoint
 		ep.Addr = unmap(ep.Addr)
 		msg.Endpoint = endpointMessage(ep)
@@ -61,8 +62,10 @@ func idempotentMethods() []string {
 // retryable, and the second takes the rest.
 func routeMessages(r Route) []*pb.Route {
 	switch {
+	// One API route is enough if retries are off, or are allowed for all methods.
 	case !r.Retryable || r.RetryNonIdempotent:
 		return []*pb.Route{routeMessage(r)}
+	// With a method, it is known whether it is idempotent.
 	case r.Match.Method != "":
 		r.Retryable = slices.Contains(idempotentMethods(), r.Match.Method)
 		return []*pb.Route{routeMessage(r)}
@@ -72,6 +75,7 @@ func routeMessages(r Route) []*pb.Route {
 	for _, method := range idempotentMethods() {
 		methods.Any = append(methods.Any, Match{Method: method})
 	}
+	// Clients use the first route that matches, so the one for idempotent methods comes first.
 	idempotent.Match = Match{All: []Match{methods, r.Match}}
 	r.Retryable = false
 	return []*pb.Route{routeMessage(idempotent), routeMessage(r)}
@@ -85,6 +89,7 @@ func routeMessage(r Route) *pb.Route {
 		MetricsLabels: map[string]string{routeLabel: r.Name},
 		IsRetryable:   r.Retryable,
 	}
+	// r.Labels does not contain routeLabel, see Route.validate.
 	maps.Copy(msg.GetMetricsLabels(), r.Labels)
 	for _, c := range r.Classes {
 		msg.ResponseClasses = append(msg.ResponseClasses, &pb.ResponseClass{
@@ -101,6 +106,7 @@ func routeMessage(r Route) *pb.Route {
 // matchMessage returns m as an API message. A message holds a single condition, so if several
 // fields are set, they are wrapped in an "all".
 func matchMessage(m Match) *pb.RequestMatch {
+	// parts has one condition for each field that is set.
 	var parts []*pb.RequestMatch
 	if m.Method != "" {
 		parts = append(parts, &pb.RequestMatch{Match: &pb.RequestMatch_Method{Method: methodMessage(m.Method)}})
@@ -123,6 +129,7 @@ func matchMessage(m Match) *pb.RequestMatch {
 	return &pb.RequestMatch{Match: &pb.RequestMatch_All{All: &pb.RequestMatch_Seq{Matches: parts}}}
 }
 
+// matchMessages converts each match, for a condition that combines several.
 func matchMessages(ms []Match) *pb.RequestMatch_Seq {
 	seq := &pb.RequestMatch_Seq{}
 	for _, m := range ms {

@@ -10,6 +10,8 @@ import (
 // The structs below define the file format, with tags for [yamlfile.Decoder]. [Config] and the
 // types in it are part of the format.
 
+// fileYAML is the whole configuration file. The decoder in package yamlfile fills in these types: a field At is
+// where the value is in the file, for errors, and the tags give limits and defaults.
 type fileYAML struct {
 	Destinations    map[string]destinationYAML `yaml:"destinations" is:"required"`
 	Servers         []serverYAML               `yaml:"servers"`
@@ -17,6 +19,7 @@ type fileYAML struct {
 	ClusterNetworks []netip.Prefix             `yaml:"clusterNetworks"`
 }
 
+// destinationYAML is a Destination as the file writes it: with exists instead of Absent, and the policy as YAML.
 type destinationYAML struct {
 	Destination
 
@@ -59,6 +62,7 @@ type policyRouteYAML[M any] struct {
 	Authorizations []authorizationYAML `yaml:"authorizationPolicies"` // only in servers
 }
 
+// policyRuleYAML is a rule of an HTTPRoute or a GRPCRoute.
 type policyRuleYAML[M any] struct {
 	At          yamlfile.Value
 	Matches     []M           `yaml:"matches"`
@@ -76,11 +80,13 @@ type streamRouteYAML struct {
 	Rules     []streamRuleYAML `yaml:"rules"`
 }
 
+// streamRuleYAML is the rule of a TLSRoute or a TCPRoute.
 type streamRuleYAML struct {
 	At          yamlfile.Value
 	BackendRefs []backendYAML `yaml:"backendRefs"`
 }
 
+// httpMatchYAML is a condition on an HTTP request. All fields that are set must match.
 type httpMatchYAML struct {
 	At          yamlfile.Value
 	Path        *pathYAML        `yaml:"path"`
@@ -89,12 +95,14 @@ type httpMatchYAML struct {
 	QueryParams []namedValueYAML `yaml:"queryParams"`
 }
 
+// grpcMatchYAML is a condition on a gRPC call. All fields that are set must match.
 type grpcMatchYAML struct {
 	At      yamlfile.Value
 	Method  *grpcMethodYAML  `yaml:"method"`
 	Headers []namedValueYAML `yaml:"headers"`
 }
 
+// grpcMethodYAML is a condition on a call's service and method. An empty field matches any.
 type grpcMethodYAML struct {
 	At      yamlfile.Value
 	Service string `yaml:"service"`
@@ -116,6 +124,8 @@ type namedValueYAML struct {
 	Value string `yaml:"value"`
 }
 
+// filterYAML is a filter of a rule or backend. Type selects which of the other fields is used, as in the Gateway
+// API.
 type filterYAML struct {
 	At       yamlfile.Value
 	Type     string        `yaml:"type" is:"required"`
@@ -124,6 +134,7 @@ type filterYAML struct {
 	Redirect *redirectYAML `yaml:"requestRedirect"`
 }
 
+// modifierYAML changes the headers of requests or responses.
 type modifierYAML struct {
 	At     yamlfile.Value
 	Set    []headerYAML `yaml:"set"`
@@ -131,12 +142,14 @@ type modifierYAML struct {
 	Remove []string     `yaml:"remove"`
 }
 
+// headerYAML is a header that a filter sets or adds.
 type headerYAML struct {
 	At    yamlfile.Value
 	Name  string `yaml:"name" is:"required"`
 	Value string `yaml:"value"`
 }
 
+// redirectYAML makes the proxy answer with a redirect. Fields that are not set keep the request's value.
 type redirectYAML struct {
 	At       yamlfile.Value
 	Scheme   string            `yaml:"scheme" enum:"http,https"`
@@ -146,6 +159,7 @@ type redirectYAML struct {
 	Path     *pathModifierYAML `yaml:"path"`
 }
 
+// pathModifierYAML replaces a redirect's path, or only the prefix that the rule matched. Type selects the field.
 type pathModifierYAML struct {
 	At     yamlfile.Value
 	Type   string `yaml:"type" enum:"ReplaceFullPath,ReplacePrefixMatch" default:"ReplaceFullPath"`
@@ -153,6 +167,7 @@ type pathModifierYAML struct {
 	Prefix string `yaml:"replacePrefixMatch"`
 }
 
+// backendYAML is a destination to which a rule sends a share of its traffic.
 type backendYAML struct {
 	At      yamlfile.Value
 	Name    string       `yaml:"name" is:"required"`
@@ -161,12 +176,14 @@ type backendYAML struct {
 	Filters []filterYAML `yaml:"filters"`
 }
 
+// timeoutsYAML contains a rule's timeouts; 0 means none.
 type timeoutsYAML struct {
 	Request time.Duration `yaml:"request"`
 	Backend time.Duration `yaml:"backendRequest"`
 	Idle    time.Duration `yaml:"idle"`
 }
 
+// retryYAML configures a rule's retries. Limit is the number of retries of one request.
 type retryYAML struct {
 	At         yamlfile.Value
 	Conditions []string      `yaml:"conditions" is:"required"`
@@ -210,6 +227,8 @@ type serverYAML struct {
 	RateLimit      *rateLimitYAML                   `yaml:"httpLocalRateLimit"`
 }
 
+// authorizationYAML permits clients by network, identity or service account; see authentication for what may be
+// combined.
 type authorizationYAML struct {
 	At              yamlfile.Value
 	Name            string               `yaml:"name" is:"required"`
@@ -220,17 +239,20 @@ type authorizationYAML struct {
 	AnyTLS          bool                 `yaml:"unauthenticatedTLS"`
 }
 
+// networkYAML is a network, except for some of its parts.
 type networkYAML struct {
 	CIDR   netip.Prefix   `yaml:"cidr" is:"required"`
 	Except []netip.Prefix `yaml:"except"`
 }
 
+// serviceAccountYAML identifies clients by the Kubernetes ServiceAccount of their pods.
 type serviceAccountYAML struct {
 	At        yamlfile.Value
 	Namespace string `yaml:"namespace" is:"required"`
 	Name      string `yaml:"name" is:"required"`
 }
 
+// rateLimitYAML limits the requests to a port: all together, each client, and some clients by their own limits.
 type rateLimitYAML struct {
 	At        yamlfile.Value
 	Name      string         `yaml:"name" is:"required"`
@@ -239,10 +261,12 @@ type rateLimitYAML struct {
 	Overrides []overrideYAML `yaml:"overrides"`
 }
 
+// limitYAML is a number of requests per second.
 type limitYAML struct {
 	Rate uint32 `yaml:"requestsPerSecond" is:"required" min:"1"`
 }
 
+// overrideYAML replaces the limit of each client for some clients, by service account or by identity.
 type overrideYAML struct {
 	limitYAML
 

@@ -25,15 +25,18 @@ const minPing = 5 * time.Second
 // lis fails before ctx ends.
 func (c *Controller) Serve(ctx context.Context, lis net.Listener) error {
 	server := grpc.NewServer(
+		// Stop and GracefulStop wait for the handlers, so that none of them runs after Serve.
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 	)
 	c.Register(server)
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	ended := make(chan struct{})
+	// The function runs in its own goroutine when ctx ends.
 	cancel := context.AfterFunc(ctx, func() {
 		defer close(ended)
 		c.Stop()
+		// A client that does not close its connection must not hold up the shutdown.
 		hard := time.AfterFunc(c.stopTimeout, server.Stop)
 		defer hard.Stop()
 		server.GracefulStop()

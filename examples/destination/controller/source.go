@@ -35,11 +35,13 @@ type Client struct{ Namespace, Node string }
 // Linkerd's injector sets it to something like {"ns":"shop","nodeName":"n1","pod":"web-1"}. Old
 // proxies send "ns:shop" as token and "shop:web-1" as workload.
 func workload(text string) Client {
+	// Newer proxies send JSON.
 	var w struct {
 		NS   string `json:"ns"`
 		Node string `json:"nodeName"`
 	}
 	if err := json.Unmarshal([]byte(text), &w); err != nil {
+		// Older ones send ns:NAMESPACE as a token, and NAMESPACE:POD as a workload.
 		namespace, name, _ := strings.Cut(text, ":")
 		if namespace == "ns" {
 			namespace = name
@@ -68,6 +70,7 @@ func (c *Controller) Use(s Source) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.source = s
+	// Streams that are already open have waited for this.
 	for key, w := range c.watched {
 		c.refresh(key, w)
 	}
@@ -82,6 +85,7 @@ func (c *Controller) Changed(objects ...Object) {
 	if c.source == nil {
 		return
 	}
+	// An object may occur for several keys, and a key for several objects. Each key is looked up once.
 	keys := make(map[any]struct{})
 	for _, o := range objects {
 		for key := range c.users[o] {
@@ -96,6 +100,7 @@ func (c *Controller) Changed(objects ...Object) {
 // refresh looks up key, a target or serverKey, and queues the differences for its streams. w is
 // c.watched[key].
 func (c *Controller) refresh(key any, w *requested) {
+	// Copy w, because look replaces its fields.
 	previous := *w
 	c.look(key, w)
 	switch k := key.(type) {
@@ -123,6 +128,7 @@ func (c *Controller) look(key any, w *requested) {
 	case serverKey:
 		w.server, w.uses = c.source.Server(k.workload, k.port)
 	}
+	// Forget first, because the old and new objects usually overlap.
 	c.forget(key, previous)
 	for _, o := range w.uses {
 		if c.users[o] == nil {
@@ -153,6 +159,7 @@ func (c *Controller) find(t target) (*entry, []Object, error) {
 		d.validate(v, t)
 		return newEntry(v, t, d), uses
 	}
+	// uses grows during addPolicy, when the policy of a named destination is looked up.
 	e, uses := lookup(t, true)
 	e.addPolicy(t, func(name target) *outbound.OutboundPolicy {
 		named, more := lookup(name, false)
@@ -168,6 +175,7 @@ func (c *Controller) entry(t target) *entry {
 	if c.source == nil {
 		return c.entries[t.String()]
 	}
+	// A stream's current entry is the one from which the next difference is computed, so all streams must use it.
 	if w := c.watched[t]; w != nil {
 		return w.entry
 	}
@@ -184,9 +192,11 @@ func (c *Controller) serverOf(key serverKey) *inbound.Server {
 	if c.source == nil {
 		return c.inbound.server(key)
 	}
+	// A stream for this key is open, so its policy is kept up to date.
 	if w := c.watched[key]; w != nil {
 		return w.server
 	}
+	// No stream is open, so the policy is looked up for this call only.
 	msg, _ := c.source.Server(key.workload, key.port)
 	return msg
 }
@@ -197,6 +207,7 @@ func (c *Controller) hold(key any) {
 	if w == nil {
 		w = new(requested)
 		c.watched[key] = w
+		// Without a source, the configuration already contains everything.
 		if c.source != nil {
 			c.look(key, w)
 		}

@@ -17,9 +17,11 @@ func (c *Controller) Get(req *pb.GetDestination, stream grpc.ServerStreamingServ
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "path %v", err)
 	}
+	// Clients can connect to an IP address without resolving it.
 	if t.ip {
 		return status.Errorf(codes.InvalidArgument, "path %q is an IP address, which is not resolved", req.GetPath())
 	}
+	// Endpoints may depend on the client's node, but not on its namespace.
 	t.client.Node = workload(req.GetContextToken()).Node
 	first := func() *pb.Update { return c.entry(t).snapshot() }
 	return serve(stream.Context(), c, c.updates, "Get", t, first, stream.Send)
@@ -43,10 +45,12 @@ func serve[K comparable, M any](
 	ctx context.Context, c *Controller, f hub[K, M], method string, name K,
 	first func() M, send func(M) error,
 ) error {
+	// s.queue already contains the first message, if a configuration is loaded.
 	s := follow(c, f, name, first)
 	defer leave(c, f, name, s)
 	log := c.log.With(slog.String("method", method), slog.Any("path", name))
 	log.DebugContext(ctx, "stream opened")
+	// done tells the sending goroutine that the stream has ended, and broken carries its error to this one.
 	done := make(chan struct{})
 	broken := make(chan error, 1)
 	defer close(done)
@@ -57,6 +61,7 @@ func serve[K comparable, M any](
 			broken <- err
 		}
 	})
+	// Whichever of these happens first ends the stream.
 	select {
 	case <-s.slow:
 		log.WarnContext(ctx, "stream ended: the client is too slow", slog.Int("queue", cap(s.queue)))
@@ -80,6 +85,7 @@ func sendLoop[M any](queue <-chan M, send func(M) error, done <-chan struct{}) e
 		case <-done:
 			return nil
 		case m := <-queue:
+			// Both may have been ready. A stream that has ended must not send more.
 			select {
 			case <-done:
 				return nil
@@ -109,6 +115,7 @@ func follow[K comparable, M any](c *Controller, f hub[K, M], name K, first func(
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := f.subscribe(name)
+	// hold must come before first, so that first returns the entry that the source has just looked up.
 	c.hold(name)
 	if c.loaded {
 		s.queue <- first()

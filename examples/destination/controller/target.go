@@ -35,6 +35,7 @@ func parseTarget(s string) (target, error) {
 		return addrTarget(addr)
 	}
 	host, port, found := strings.Cut(s, ":")
+	// A final dot only says that the name is complete.
 	t := target{host: strings.ToLower(strings.TrimSuffix(host, ".")), port: defaultPort}
 	if found {
 		n, err := parsePort(port)
@@ -76,6 +77,7 @@ func checkName(s string) error {
 	if s == "" {
 		return errors.New("the name must not be empty")
 	}
+	// 253 characters is DNS's limit for a name.
 	if len(s) > 253 {
 		return fmt.Errorf("the name has %d characters, must have at most 253", len(s))
 	}
@@ -97,6 +99,7 @@ func checkLabel(s string) error {
 	switch {
 	case s == "":
 		return errors.New("a label is empty")
+	// 63 characters is DNS's limit for a label.
 	case len(s) > 63:
 		return fmt.Errorf("%q must have at most 63 characters", s)
 	case s[0] == '-' || s[len(s)-1] == '-':

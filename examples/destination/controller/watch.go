@@ -41,6 +41,7 @@ type watched struct {
 
 // watch rereads the file until ctx ends, and logs errors.
 func (w *watched) watch(ctx context.Context) {
+	// Reading a pipe again would block or consume its content.
 	if info, err := os.Stat(w.path); err == nil && !info.Mode().IsRegular() {
 		<-ctx.Done()
 		return
@@ -64,14 +65,17 @@ func (w *watched) watch(ctx context.Context) {
 // a second.
 func (w *watched) read() (cfg Config, err error) {
 	data, err := os.ReadFile(w.path)
+	// An error is hashed like a content, so that the same one is reported only once.
 	content := data
 	if err != nil {
 		content = []byte("unreadable: " + err.Error())
 	}
+	// Hash the content, because a replaced file may keep its size and time.
 	sum := sha256.Sum256(content)
 	if sum == w.seen {
 		return Config{}, nil
 	}
+	// Remember invalid content too, so that its mistakes are reported only once.
 	w.seen = sum
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
@@ -94,6 +98,7 @@ func (w *watched) report(ctx context.Context, err error) {
 		w.c.log.ErrorContext(ctx, message,
 			slog.String("file", m.File), slog.Int("line", m.Line), slog.String("reason", m.Mistake()))
 	}
+	// err is not about the content, but about reading the file.
 	if len(mistakes) == 0 {
 		w.c.log.ErrorContext(ctx, message, slog.String("file", w.path), slog.Any("reason", err))
 	}
@@ -101,6 +106,7 @@ func (w *watched) report(ctx context.Context, err error) {
 
 // fileErrors returns the [*Error] values in err, which may be a joined error.
 func fileErrors(err error) []*Error {
+	// Join's result has this method.
 	var joined interface{ Unwrap() []error }
 	if !errors.As(err, &joined) {
 		return nil

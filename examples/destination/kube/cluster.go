@@ -45,6 +45,7 @@ func (s Settings) Validate() error {
 	switch {
 	case !slices.Contains(controller.AccessPolicies(), string(s.DefaultInbound)):
 		return fmt.Errorf("default inbound policy %q: must be %s", s.DefaultInbound, strings.Join(controller.AccessPolicies(), ", "))
+	// An invalid item is left out of the result, which then has fewer items than the text.
 	case s.OpaquePorts != "" && len(parsePorts(s.OpaquePorts)) <= strings.Count(s.OpaquePorts, ","):
 		return fmt.Errorf("opaque ports %q: must be ports and ranges such as 25,4000-4100", s.OpaquePorts)
 	}
@@ -142,6 +143,7 @@ const (
 
 // service returns the Service n, or nil if it does not exist or is an ExternalName.
 func (l *lookup) service(n kubeobject.Name) *service {
+	// Record the use first: the answer also depends on the absence of the Service.
 	l.use(usesService, n.Namespace, n.Name)
 	s := get[service](l.cluster, "Service", n.Namespace, n.Name)
 	if s == nil || s.external {
@@ -154,9 +156,11 @@ func (l *lookup) service(n kubeobject.Name) *service {
 // web-0.web.default.svc.cluster.local the hostname is web-0; for a Service it is empty. If host
 // is neither, ok is false.
 func (c *cluster) parse(host string) (hostname string, service kubeobject.Name, ok bool) {
+	// labels is not used unless ok is true.
 	rest, ok := strings.CutSuffix(host, ".svc."+c.settings.ClusterDomain)
 	labels := strings.Split(rest, ".")
 	switch {
+	// Two labels are a Service and its namespace. Three begin with the hostname of an endpoint.
 	case ok && len(labels) == 2:
 		return "", kubeobject.Name{Namespace: labels[1], Name: labels[0]}, true
 	case ok && len(labels) == 3:
@@ -165,7 +169,7 @@ func (c *cluster) parse(host string) (hostname string, service kubeobject.Name, 
 	return "", kubeobject.Name{}, false
 }
 
-// dns returns a Service's DNS name.
+// dns returns a Service's DNS name, such as web.shop.svc.cluster.local.
 func (c *cluster) dns(n kubeobject.Name) string {
 	return n.Name + "." + n.Namespace + ".svc." + c.settings.ClusterDomain
 }
@@ -182,6 +186,7 @@ func (c *cluster) Destination(
 	client controller.Client, host string, port uint16, endpoints bool,
 ) (d controller.Destination, uses []controller.Object) {
 	l := c.look()
+	// A host that is an IP address is never resolved, so it has no endpoints.
 	if addr, err := netip.ParseAddr(host); err == nil {
 		if d.Profile = l.address(addr, port); d.Profile == nil {
 			d.Policy = l.egress(netip.AddrPortFrom(addr, port), client.Namespace)
@@ -200,6 +205,7 @@ func (c *cluster) Destination(
 		Labels:  map[string]string{"namespace": s.Namespace, "service": s.Name},
 		Profile: l.profile(s, port),
 	}
+	// An empty object means that nothing but routes and annotations configures the policy.
 	d.Policy = l.policy(c.parentService(s), port, d.Profile.Opaque, client.Namespace, make(object))
 	if endpoints {
 		d.Endpoints = l.discover(s, port, hostname, l.zoneOf(client.Node))
@@ -211,7 +217,9 @@ func (c *cluster) Destination(
 // the address of a pod or ExternalWorkload gets a profile with that single endpoint. For any
 // other address, the profile is nil.
 func (l *lookup) address(addr netip.Addr, port uint16) *controller.Profile {
+	// A Service or pod may get this address later, and the answer then changes.
 	l.use(usesIP, "", addr.String())
+	// The first of the sorted objects wins. There is usually only one.
 	for _, s := range list[service](l.cluster, "Service", byIP, addr.String()) {
 		l.use(usesService, s.Namespace, s.Name)
 		p := l.profile(s, port)
@@ -238,29 +246,36 @@ func (l *lookup) address(addr netip.Addr, port uint16) *controller.Profile {
 // name.
 func (l *lookup) endpoints(s *service, port uint16, hostname string) []placed {
 	l.use(usesEndpoints, s.Namespace, s.Name)
+	// index is -1 if the Service does not declare the port.
 	index := slices.IndexFunc(s.ports, func(p namedPort) bool { return p.port == port })
 	visited := make(map[netip.AddrPort]bool)
 	var all []placed
 	for _, epSlice := range list[slice](l.cluster, "EndpointSlice", byService, s.Namespace+"/"+s.Name) {
+		// target is the pods' port, which may have another number in each slice.
 		target := port
 		if index >= 0 {
+			// A slice names the port as the Service does.
 			i := slices.IndexFunc(epSlice.ports, func(p namedPort) bool { return p.name == s.ports[index].name })
 			if i < 0 {
 				continue
 			}
 			target = epSlice.ports[i].port
 		}
+		// A Service with two families has slices for each. Only the first family is used.
 		if s.family != "" && s.family != epSlice.family {
 			continue
 		}
 		for _, e := range epSlice.endpoints {
 			addr := netip.AddrPortFrom(e.addr, target)
+			// A pod may be in several slices. A target of 0 is a port that does not fit.
 			if visited[addr] || target == 0 || hostname != "" && hostname != e.hostname {
 				continue
 			}
 			visited[addr] = true
+			// An endpoint that belongs to no object has only an address.
 			ep := controller.Endpoint{Addr: addr, Labels: make(map[string]string)}
 			if e.pod != "" {
+				// The pod may change later, for example when it gets a proxy.
 				l.use(usesPod, s.Namespace, e.pod)
 				if p := get[pod](l.cluster, "Pod", s.Namespace, e.pod); p != nil {
 					ep = l.endpoint(p, addr, e.zone)
@@ -287,6 +302,7 @@ func (l *lookup) endpoint(p *pod, addr netip.AddrPort, zone string) controller.E
 	ep := controller.Endpoint{Addr: addr, Labels: map[string]string{
 		"pod": p.Name, "serviceaccount": cmp.Or(p.account, "default"),
 	}}
+	// A pod that owns itself already has the label pod.
 	if p.ownerKind != "pod" {
 		ep.Labels[p.ownerKind] = p.ownerName
 	}
@@ -297,12 +313,15 @@ func (l *lookup) endpoint(p *pod, addr netip.AddrPort, zone string) controller.E
 			ep.Labels[label] = value
 		}
 	}
+	// Without a proxy that handles the port, the client must connect in cleartext.
 	if p.proxy == 0 || p.Labels[controlPlaneLabel] != l.settings.ControlPlane || parsePorts(p.Annotations[skipInbound]).has(addr.Port()) {
 		return ep
 	}
 	ep.Identity = l.identity(cmp.Or(p.account, "default"), p.Namespace)
+	// All proxies accept HTTP/2, whatever the application speaks.
 	ep.Protocol = controller.H2
 	if l.isOpaque(podOf(p), addr.Port()) {
+		// The client must not detect the protocol, and names the port in a transport header.
 		ep.Protocol = controller.Opaque
 		ep.InboundPort = p.proxy
 	}
@@ -312,6 +331,7 @@ func (l *lookup) endpoint(p *pod, addr netip.AddrPort, zone string) controller.E
 // ports returns the opaque ports that a Service's or pod's annotations list. Without the
 // annotation opaque-ports, the settings' OpaquePorts apply.
 func (c *cluster) ports(annotations map[string]string) portSet {
+	// Even an empty annotation replaces the default.
 	if text, ok := annotations[opaquePorts]; ok {
 		return parsePorts(text)
 	}
@@ -324,6 +344,7 @@ func (l *lookup) servicePorts(s *service) portSet {
 	if _, ok := s.Annotations[opaquePorts]; ok {
 		return l.ports(s.Annotations)
 	}
+	// The answer also depends on the namespace's annotation, even if it is missing now.
 	l.use(usesNamespace, "", s.Namespace)
 	if n := get[namespace](l.cluster, "Namespace", "", s.Namespace); n != nil {
 		return l.ports(n.Annotations)

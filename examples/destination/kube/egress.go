@@ -29,8 +29,10 @@ func (l *lookup) egress(addr netip.AddrPort, clients string) *outbound.OutboundP
 	if slices.ContainsFunc(l.clusterNetworks(), func(n netip.Prefix) bool { return n.Contains(addr.Addr()) }) {
 		return nil
 	}
+	// There is no EgressNetwork, so the fallback has no object, but the same kind of policy as one.
 	network := parent{kind: "EgressNetwork", host: addr.Addr().String()}
-	msg := l.policy(network, addr.Port(), false, clients, object{"trafficPolicy": "Allow"})
+	msg := l.policy(network, addr.Port(), false, clients, object{"trafficPolicy": "Allow"}) // not opaque
+	// In metrics, the fallback's traffic must not look like that of an EgressNetwork.
 	eachMessage(msg.ProtoReflect(), func(m *apimeta.Metadata) { m.Kind = &apimeta.Metadata_Default{Default: "egress-fallback"} })
 	return msg
 }
@@ -48,11 +50,13 @@ func (l *lookup) egressNetwork(addr netip.Addr, clients string) *resource[egress
 		}
 	}
 	var found *resource[egressNetwork]
+	// longest is -1 as long as nothing covers the address.
 	longest := -1
 	for _, e := range all {
 		if e.spec == nil {
 			continue
 		}
+		// Only a longer prefix replaces found, so the oldest object wins among equal ones.
 		if bits := l.matches(e.spec, addr); bits > longest {
 			found = e
 			longest = bits
@@ -65,6 +69,7 @@ func (l *lookup) egressNetwork(addr netip.Addr, clients string) *resource[egress
 func (c *cluster) matches(e *egressNetwork, addr netip.Addr) int {
 	longest := -1
 	networks := e.Networks
+	// Without networks, the EgressNetwork covers everything outside the cluster.
 	if len(networks) == 0 {
 		all := network{CIDR: "0.0.0.0/0"}
 		if addr.Is6() {
@@ -77,6 +82,7 @@ func (c *cluster) matches(e *egressNetwork, addr netip.Addr) int {
 	}
 	for _, n := range networks {
 		prefix, err := parsePrefix(n.CIDR)
+		// An invalid network covers nothing, and its status says so.
 		if err != nil || !prefix.Contains(addr) || slices.ContainsFunc(n.Except, func(text string) bool {
 			except, err := parsePrefix(text)
 			return err == nil && except.Contains(addr)
@@ -88,6 +94,7 @@ func (c *cluster) matches(e *egressNetwork, addr netip.Addr) int {
 	return longest
 }
 
+// clusterNetworks returns the configured networks of the cluster, or linkerd's defaults.
 func (c *cluster) clusterNetworks() []netip.Prefix {
 	if len(c.settings.ClusterNetworks) > 0 {
 		return c.settings.ClusterNetworks
@@ -108,6 +115,7 @@ func parsePrefix(text string) (netip.Prefix, error) {
 func (l *lookup) egressPolicy(e *resource[egressNetwork], addr netip.AddrPort, clients string) *outbound.OutboundPolicy {
 	p := parent{kind: "EgressNetwork", Name: kubeobject.NameOf(e), annotations: e.GetAnnotations(), host: addr.Addr().String()}
 	msg := l.policy(p, addr.Port(), l.ports(p.annotations).has(addr.Port()), clients, object{"trafficPolicy": e.spec.TrafficPolicy})
+	// The policy was built for a name after the address. Metrics should name the EgressNetwork itself.
 	eachMessage(msg.ProtoReflect(), func(m *apimeta.Metadata) {
 		if r := m.GetResource(); r.GetKind() == "EgressNetwork" {
 			r.Namespace = p.Namespace
@@ -120,6 +128,7 @@ func (l *lookup) egressPolicy(e *resource[egressNetwork], addr netip.AddrPort, c
 // egressStatus returns e's condition Accepted. It is False if a network is invalid or overlaps
 // the cluster's own networks, because traffic inside the cluster is not egress traffic.
 func (c *cluster) egressStatus(e *resource[egressNetwork]) kubeobject.Status {
+	// The condition is replaced if a network is invalid.
 	accepted := []kubeobject.Condition{kubeobject.Is("Accepted", "")}
 	s := kubeobject.Status{Kind: e.GetKind(), Object: kubeobject.NameOf(e), Conditions: accepted}
 	for _, n := range e.spec.Networks {
@@ -130,6 +139,7 @@ func (c *cluster) egressStatus(e *resource[egressNetwork]) kubeobject.Status {
 			}
 		}
 		prefix, _ := parsePrefix(n.CIDR)
+		// A network may overlap the cluster's if an exception covers the whole overlap.
 		if slices.ContainsFunc(c.clusterNetworks(), func(cluster netip.Prefix) bool {
 			return prefix.Overlaps(cluster) && !slices.ContainsFunc(n.Except, func(text string) bool {
 				except, _ := parsePrefix(text)

@@ -25,7 +25,7 @@ type externalWorkload struct {
 // proxyPort is how an ExternalWorkload names the port that its proxy listens on.
 const proxyPort = "linkerd-proxy"
 
-// external returns an ExternalWorkload, or nil.
+// external returns the ExternalWorkload with the name n, or nil if it does not exist or is invalid.
 func (l *lookup) external(n kubeobject.Name) *resource[externalWorkload] {
 	l.use(usesExternal, n.Namespace, n.Name)
 	w := get[resource[externalWorkload]](l.cluster, "ExternalWorkload", n.Namespace, n.Name)
@@ -44,6 +44,7 @@ func (l *lookup) externalEndpoint(w *resource[externalWorkload], addr netip.Addr
 	}
 	if l.isOpaque(externalOf(w), addr.Port()) {
 		ep.Protocol = controller.Opaque
+		// Clients connect to the proxy's port, and name the application's port in a transport header.
 		ep.InboundPort = inboundPort
 		for _, p := range w.spec.Ports {
 			if p.Name == proxyPort {
@@ -66,6 +67,7 @@ func podOf(p *pod) workload {
 	return workload{namespace: p.Namespace, labels: p.Labels, annotations: p.Annotations, ports: p.ports}
 }
 
+// externalOf returns what policies need to know about an ExternalWorkload.
 func externalOf(w *resource[externalWorkload]) workload {
 	converted := workload{namespace: w.GetNamespace(), labels: w.GetLabels(), annotations: w.GetAnnotations(), external: true}
 	for _, p := range w.spec.Ports {

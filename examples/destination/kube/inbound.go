@@ -41,6 +41,7 @@ func (c *cluster) Server(token string, port uint16) (*inbound.Server, []controll
 			w = podOf(p)
 		}
 	}
+	// The workload does not exist, or not yet. It gets the cluster's default.
 	if w.namespace == "" {
 		return controller.DefaultServer(c.settings.DefaultInbound, c.settings.ClusterNetworks, c.opaque.has(port)), l.uses()
 	}
@@ -61,6 +62,7 @@ func (c *cluster) access(w workload) controller.AccessPolicy {
 
 // serverOf returns the Server that selects a port of w, or nil. The oldest one wins.
 func (l *lookup) serverOf(w workload, port uint16) *resource[server] {
+	// A change to any Server in the namespace may change the result.
 	l.use(usesPolicy, w.namespace, "")
 	for _, s := range list[resource[server]](l.cluster, "Server", cache.NamespaceIndex, w.namespace) {
 		if s.spec != nil && s.spec.selects(w, port) {
@@ -73,6 +75,7 @@ func (l *lookup) serverOf(w workload, port uint16) *resource[server] {
 // selects reports whether s selects this port of w. A Server refers to a port by number or by
 // name.
 func (s *server) selects(w workload, port uint16) bool {
+	// A Server selects either pods or ExternalWorkloads, with different fields.
 	labelSelector := s.PodSelector
 	if w.external {
 		labelSelector = s.External
@@ -80,10 +83,12 @@ func (s *server) selects(w workload, port uint16) bool {
 	if labelSelector == nil {
 		return false
 	}
+	// An invalid selector selects nothing.
 	selector, err := metav1.LabelSelectorAsSelector(labelSelector)
 	if err != nil || !selector.Matches(labels.Set(w.labels)) {
 		return false
 	}
+	// The Server's port is text: a number, or the name of one of the workload's ports.
 	return string(s.Port) == strconv.Itoa(int(port)) || slices.Contains(w.ports, namedPort{string(s.Port), port})
 }
 
@@ -91,15 +96,18 @@ func (s *server) selects(w workload, port uint16) bool {
 // out. If anything else in s is invalid, the policy fails closed: it denies all clients, and
 // inbound logs why.
 func (l *lookup) inbound(s *resource[server], port uint16) *inbound.Server {
+	// Translate to the file's format first. Package controller then checks it as it checks a file.
 	translated := l.serverObject(s, port)
 	for _, f := range routeFields {
 		var routes []object
 		for _, kind := range f.kinds {
 			for _, r := range list[resource[route]](l.cluster, kind, byParent, "Server/"+s.GetNamespace()+"/"+s.GetName()) {
+				// Routes may refer to Servers in other namespaces, but only apply in their own.
 				if r.GetNamespace() != s.GetNamespace() {
 					continue
 				}
 				route, err := l.inboundRoute(s, r)
+				// An invalid route must not make the whole Server invalid, so each is checked alone.
 				if err == nil {
 					err = l.checkInbound(s, f.field, route)
 				}
@@ -113,6 +121,7 @@ func (l *lookup) inbound(s *resource[server], port uint16) *inbound.Server {
 		}
 	}
 	authorizations := l.authorizations(s.GetNamespace(), policyGroup, "Server", s.GetName())
+	// The first policies elements come from AuthorizationPolicies, and the rest from ServerAuthorizations.
 	policies := len(authorizations)
 	authorizations = append(authorizations, l.serverAuthorizations(s)...)
 	if len(authorizations) > 0 {
@@ -123,6 +132,7 @@ func (l *lookup) inbound(s *resource[server], port uint16) *inbound.Server {
 	}
 	policy, err := controller.InboundPolicy(translated, l.settings.ClusterNetworks)
 	if err != nil {
+		// Fail closed: a mistake must not permit more clients than intended.
 		l.log.Warn("invalid Server denies all clients", "namespace", s.GetNamespace(), "name", s.GetName(), "err", err)
 		return controller.DefaultServer(controller.Deny, nil, s.spec.ProxyProtocol == "opaque")
 	}
@@ -150,6 +160,7 @@ func (l *lookup) serverObject(s *resource[server], port uint16) object {
 
 // inboundRoute translates the Server's route r, including its authorization policies.
 func (l *lookup) inboundRoute(s *resource[server], r *resource[route]) (object, error) {
+	// Inbound rules have nothing besides matches and filters.
 	translated, err := translateRoute(r, func(rule) (object, error) { return make(object), nil })
 	if err != nil {
 		return nil, err
@@ -163,9 +174,11 @@ func (l *lookup) inboundRoute(s *resource[server], r *resource[route]) (object, 
 // checkInbound returns an error if route, which has been translated, is invalid in the Server s.
 // field is where the configuration file lists such routes, for example "httpRoutes".
 func (l *lookup) checkInbound(s *resource[server], field string, route object) error {
+	// The port does not matter for the check.
 	candidate := l.serverObject(s, 1)
 	candidate[field] = []object{route}
 	_, err := controller.InboundPolicy(candidate, nil)
+	// Errors should name the route's own fields, because the user sees them in its status.
 	return inResource(err, field)
 }
 
@@ -177,7 +190,8 @@ func (l *lookup) authorizations(namespace, group, kind, name string) (all []obje
 		if a.spec == nil {
 			continue
 		}
-		target, targetName := a.spec.TargetRef.Object(namespace, "", "")
+		// The reference has no default group or kind, so both come from the object.
+		target, targetName := a.spec.TargetRef.Object(namespace, "", "") // no default kind
 		isTarget := *target.Group == group && target.Kind == kind && targetName.Name == name
 		isNamespace := kind == "Server" && *target.Group == "" && target.Kind == "Namespace" && targetName.Name == namespace
 		if !isTarget && !isNamespace {
@@ -198,8 +212,10 @@ func (l *lookup) authorization(a *resource[authorizationPolicy]) (object, bool) 
 	var identities []string
 	var networks []object
 	for _, ref := range a.spec.Required {
-		kind, name := ref.Object(a.GetNamespace(), "", "")
+		kind, name := ref.Object(a.GetNamespace(), "", "") // no default kind
 		found := false
+		// identities or networks that are set already mean a second reference of the same type, which no case
+		// matches.
 		switch {
 		case *kind.Group == "" && kind.Kind == "ServiceAccount" && identities == nil:
 			identities = []string{l.identity(name.Name, name.Namespace)}
@@ -222,6 +238,7 @@ func (l *lookup) authorization(a *resource[authorizationPolicy]) (object, bool) 
 	if networks != nil {
 		translated["networks"] = networks
 	}
+	// Networks alone permit all clients in them.
 	if identities == nil {
 		translated["unauthenticated"] = true
 	}
@@ -231,6 +248,7 @@ func (l *lookup) authorization(a *resource[authorizationPolicy]) (object, bool) 
 // identities returns the identities that a MeshTLSAuthentication permits: names, "*.suffix", or
 // "*" for all. It returns nil if the object does not exist or lists none.
 func (l *lookup) identities(name kubeobject.Name) []string {
+	// Authentications count as a namespace's policies, even if they do not exist yet.
 	l.use(usesPolicy, name.Namespace, "")
 	m := get[resource[meshTLSAuthentication]](l.cluster, "MeshTLSAuthentication", name.Namespace, name.Name)
 	if m == nil || m.spec == nil {
@@ -238,7 +256,7 @@ func (l *lookup) identities(name kubeobject.Name) []string {
 	}
 	all := slices.Clone(m.spec.Identities)
 	for _, ref := range m.spec.IdentityRefs {
-		kind, refName := ref.Object(m.GetNamespace(), "", "")
+		kind, refName := ref.Object(m.GetNamespace(), "", "") // no default kind
 		switch {
 		case *kind.Group == "" && kind.Kind == "ServiceAccount":
 			all = append(all, l.identity(refName.Name, refName.Namespace))
@@ -260,6 +278,7 @@ func (l *lookup) networks(name kubeobject.Name) []object {
 	return translateNetworks(n.spec.Networks)
 }
 
+// translateNetworks converts networks to the file's format.
 func translateNetworks(networks []network) (all []object) {
 	for _, n := range networks {
 		translated := object{"cidr": n.CIDR}
@@ -288,6 +307,7 @@ func (l *lookup) serverAuthorizations(s *resource[server]) (all []object) {
 		if a.spec == nil {
 			continue
 		}
+		// A ServerAuthorization selects Servers by name or by labels.
 		selects := a.spec.Server.Name == s.GetName()
 		if selector := a.spec.Server.Selector; !selects && selector != nil {
 			parsed, err := metav1.LabelSelectorAsSelector(selector)
@@ -301,6 +321,7 @@ func (l *lookup) serverAuthorizations(s *resource[server]) (all []object) {
 		if len(client.Networks) > 0 {
 			translated["networks"] = translateNetworks(client.Networks)
 		}
+		// The order matters: Unauthenticated permits all that the other fields would.
 		switch mesh := client.MeshTLS; {
 		case client.Unauthenticated:
 			translated["unauthenticated"] = true
@@ -325,11 +346,12 @@ func (l *lookup) rateLimit(s *resource[server]) object {
 		if p.spec == nil {
 			continue
 		}
-		kind, name := p.spec.TargetRef.Object(s.GetNamespace(), "", "")
+		kind, name := p.spec.TargetRef.Object(s.GetNamespace(), "", "") // no default kind
 		if *kind.Group != policyGroup || kind.Kind != "Server" || name.Name != s.GetName() {
 			continue
 		}
 		translated := object{"name": p.GetName()}
+		// Limits are copied as they are. The check below finds mistakes in them.
 		for field, limit := range map[string]map[string]any{"total": p.spec.Total, "identity": p.spec.Identity} {
 			if limit != nil {
 				translated[field] = limit
@@ -344,6 +366,7 @@ func (l *lookup) rateLimit(s *resource[server]) object {
 		if len(overrides) > 0 {
 			translated["overrides"] = overrides
 		}
+		// The limit is checked inside a minimal server, because it is only valid for some protocols.
 		limited := l.serverObject(s, 1)
 		limited["httpLocalRateLimit"] = translated
 		if l.isValid("HTTPLocalRateLimitPolicy", p, limited) {

@@ -24,6 +24,8 @@ import (
 //go:embed rbac.yaml
 var RBAC string
 
+// crds contains the CustomResourceDefinitions, one file for each kind.
+//
 //go:embed crds/*.yaml
 var crds embed.FS
 
@@ -34,6 +36,7 @@ func CRDs() string {
 	var all []string
 	err := fs.WalkDir(crds, ".", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
+			// Each file must end up in all once. A directory only continues the walk.
 			var text []byte
 			text, err = crds.ReadFile(path)
 			all = append(all, string(text))

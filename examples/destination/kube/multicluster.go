@@ -51,13 +51,16 @@ func (l *lookup) discover(s *service, port uint16, hostname, zone string) []cont
 	remote, isFederated := s.Annotations[remoteDiscovery]
 	local, hasLocal := s.Annotations[localDiscovery]
 	var endpoints []controller.Endpoint
+	// Hints name zones of this cluster, so they cannot select endpoints in another one.
 	switch {
+	// A federated Service has its own endpoints too, if it names a local Service.
 	case isFederated || hasLocal:
 		if localService := l.service(kubeobject.Name{Namespace: s.Namespace, Name: local}); local != "" && localService != nil {
 			endpoints = near(l.endpoints(localService, port, hostname), zone)
 		}
 		for target := range strings.SplitSeq(remote, ",") {
 			name, link, ok := strings.Cut(strings.TrimSpace(target), "@")
+			// Items without "@" are invalid, and skipped.
 			if ok {
 				endpoints = append(endpoints, l.linked(link, kubeobject.Name{Namespace: s.Namespace, Name: name}, port, hostname)...)
 			}
@@ -67,7 +70,9 @@ func (l *lookup) discover(s *service, port uint16, hostname, zone string) []cont
 	default:
 		return near(l.endpoints(s, port, hostname), zone)
 	}
+	// Several Services may share endpoints, for example through the same gateway.
 	visited := make(map[netip.AddrPort]bool)
+	// unique reuses the memory of endpoints, which is safe because it is never longer.
 	unique := endpoints[:0]
 	for _, e := range endpoints {
 		if !visited[e.Addr] {
@@ -86,6 +91,8 @@ func (l *lookup) linked(link string, n kubeobject.Name, port uint16, hostname st
 	if c == nil {
 		return nil
 	}
+	// Compute the answer in the other cluster, and record its objects as this answer's own, marked with the link's
+	// name.
 	remote := c.look()
 	s := remote.service(n)
 	var endpoints []controller.Endpoint
@@ -110,7 +117,8 @@ type links struct {
 	running sync.WaitGroup
 }
 
-// link is a cluster that the Secret secret links.
+// link is another cluster that this controller watches, because secret, a Secret of linkerd's multicluster
+// extension, contains access to it. cancel ends the watch.
 type link struct {
 	*cluster
 
@@ -127,6 +135,7 @@ func (l *links) get(name string) *cluster {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// A cluster whose objects are read only in part would seem to have lost endpoints.
 	if linked := l.byName[name]; linked != nil && complete(linked.informers) {
 		return linked.cluster
 	}
@@ -135,6 +144,7 @@ func (l *links) get(name string) *cluster {
 
 // run reads the Secrets and follows the linked clusters until ctx ends.
 func (l *links) run(ctx context.Context, client kubernetes.Interface) {
+	// Informers of the linked clusters must end before run returns.
 	defer l.running.Wait()
 	tweak := func(o *metav1.ListOptions) { o.FieldSelector = "type=" + linkSecretType }
 	secrets := coreinformers.NewFilteredSecretInformer(client, l.settings.ControlPlane, 0, cache.Indexers{}, tweak)
@@ -143,6 +153,7 @@ func (l *links) run(ctx context.Context, client kubernetes.Interface) {
 		AddFunc:    func(o any) { l.set(ctx, o) },
 		UpdateFunc: func(_, o any) { l.set(ctx, o) },
 		DeleteFunc: func(o any) {
+			// If the watch missed the deletion, the cache passes the last known object in a wrapper.
 			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = last.Obj
 			}
@@ -172,6 +183,7 @@ func (l *links) set(ctx context.Context, o any) {
 	l.mu.Lock()
 	current := l.byName[name]
 	l.mu.Unlock()
+	// The informer repeats objects, and a link must not be restarted without a change.
 	if current != nil && current.secret.ResourceVersion == secret.ResourceVersion {
 		return
 	}
@@ -181,6 +193,7 @@ func (l *links) set(ctx context.Context, o any) {
 		l.log.Warn("the cluster is not linked", "cluster", name, "secret", secret.Namespace+"/"+secret.Name, "err", err)
 		return
 	}
+	// remove cancels this context, which ends the link's informers.
 	ctx, replacement.cancel = context.WithCancel(ctx)
 	l.mu.Lock()
 	l.byName[name] = replacement
@@ -209,6 +222,7 @@ func (l *links) remove(name string) {
 	removed := l.byName[name]
 	delete(l.byName, name)
 	l.mu.Unlock()
+	// Endpoints of this link must be looked up again.
 	if removed != nil {
 		removed.cancel()
 		l.changed(controller.Object{Kind: usesLink, Name: name})
@@ -218,6 +232,7 @@ func (l *links) remove(name string) {
 // link builds a link from a Secret. It does not start the informers.
 func (l *links) link(secret *corev1.Secret) (*link, error) {
 	name := secret.Labels[linkName]
+	// Settings that the Secret does not set are those of this cluster.
 	settings := l.settings
 	settings.ClusterDomain = secret.Annotations[linkDomain]
 	settings.TrustDomain = secret.Annotations[linkTrust]
@@ -235,6 +250,7 @@ func (l *links) link(secret *corev1.Secret) (*link, error) {
 	}
 	added := &link{secret: secret, informers: make(map[string]*informer)}
 	stores := make(map[string]cache.Indexer)
+	// changed translates a change in the other cluster to objects of this cluster's answers.
 	changed := func(objects ...any) {
 		var changes []controller.Object
 		for _, o := range objects {
@@ -245,6 +261,7 @@ func (l *links) link(secret *corev1.Secret) (*link, error) {
 		}
 		l.changed(changes...)
 	}
+	// These four kinds suffice for endpoints. Policies are those of this cluster.
 	for kind, shared := range informers(typed, dynamic, "Service", "Pod", "EndpointSlice", "Server") {
 		stores[kind] = shared.GetIndexer()
 		if added.informers[kind], err = newInformer(kind, shared, log, changed); err != nil {
@@ -262,6 +279,7 @@ func linkConfig(kubeconfig []byte) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Inline credentials are allowed. Everything that refers to something outside of the Secret is not.
 	for name, c := range cfg.Clusters {
 		if c.CertificateAuthority != "" {
 			return nil, fmt.Errorf("the cluster %q must not name a file", name)

@@ -58,6 +58,7 @@ type service struct {
 	link, linkedName string // for a mirror: the linked cluster and the Service's name there
 }
 
+// namedPort is a port with its name, or "" if it has none.
 type namedPort struct {
 	name string
 	port uint16
@@ -77,7 +78,7 @@ type slice struct {
 	endpoints []endpoint
 }
 
-// endpoint is one ready endpoint of a slice.
+// endpoint is one ready endpoint of an EndpointSlice.
 type endpoint struct {
 	addr           netip.Addr
 	pod, external  string // name of the Pod or ExternalWorkload behind the address
@@ -106,6 +107,7 @@ func meta(m *metav1.ObjectMeta, labels bool) metav1.ObjectMeta {
 	reduced := metav1.ObjectMeta{
 		Name: m.Name, Namespace: intern(m.Namespace), ResourceVersion: m.ResourceVersion, CreationTimestamp: m.CreationTimestamp,
 	}
+	// Strings are interned, because thousands of objects repeat the same ones.
 	for key, value := range m.Annotations {
 		if strings.Contains(key, "linkerd.io/") {
 			if reduced.Annotations == nil {
@@ -128,11 +130,14 @@ func meta(m *metav1.ObjectMeta, labels bool) metav1.ObjectMeta {
 
 // transformService converts a Service to a service, with only the TCP ports.
 func transformService(o any) (any, error) {
+	// The informer also passes objects that have been transformed before.
 	received, ok := o.(*corev1.Service)
 	if !ok {
 		return o, nil
 	}
+	// false: the controller needs no labels of Services.
 	s := &service{ObjectMeta: meta(&received.ObjectMeta, false), external: received.Spec.Type == corev1.ServiceTypeExternalName}
+	// Only mirrors of Services in linked clusters have these labels.
 	s.link = received.Labels[remoteDiscovery]
 	s.linkedName = received.Labels[remoteService]
 	for _, text := range received.Spec.ClusterIPs {
@@ -140,6 +145,7 @@ func transformService(o any) (any, error) {
 			s.addrs = append(s.addrs, addr.Unmap())
 		}
 	}
+	// The first family is the primary one.
 	if len(received.Spec.IPFamilies) > 0 {
 		s.family = string(received.Spec.IPFamilies[0])
 	}
@@ -155,6 +161,7 @@ func transformService(o any) (any, error) {
 // that have an IP address.
 func transformSlice(o any) (any, error) {
 	received, ok := o.(*discoveryv1.EndpointSlice)
+	// The informer also passes objects that have been transformed before.
 	if !ok {
 		return o, nil
 	}
@@ -168,6 +175,7 @@ func transformSlice(o any) (any, error) {
 		}
 	}
 	for _, e := range received.Endpoints {
+		// A missing condition counts as ready, as Kubernetes defines it.
 		if !kubeobject.Or(e.Conditions.Ready, true) || len(e.Addresses) == 0 {
 			continue
 		}
@@ -196,10 +204,11 @@ func transformSlice(o any) (any, error) {
 // named ports are those of all containers except the proxy.
 func transformPod(o any) (any, error) {
 	received, ok := o.(*corev1.Pod)
+	// The informer also passes objects that have been transformed before.
 	if !ok {
 		return o, nil
 	}
-	p := &pod{ObjectMeta: meta(&received.ObjectMeta, true), account: intern(received.Spec.ServiceAccountName)}
+	p := &pod{ObjectMeta: meta(&received.ObjectMeta, true), account: intern(received.Spec.ServiceAccountName)} // with labels
 	if !received.Spec.HostNetwork && received.Status.Phase != corev1.PodSucceeded && received.Status.Phase != corev1.PodFailed {
 		for _, ip := range received.Status.PodIPs {
 			if addr, err := netip.ParseAddr(ip.IP); err == nil {
@@ -208,6 +217,7 @@ func transformPod(o any) (any, error) {
 		}
 	}
 	p.ownerKind, p.ownerName = owner(received)
+	// The proxy may be a native sidecar, which is an init container.
 	for _, c := range slices.Concat(received.Spec.InitContainers, received.Spec.Containers) {
 		if c.Name == proxyContainer {
 			p.proxy = listenPort(c.Env)
@@ -226,12 +236,14 @@ func transformPod(o any) (any, error) {
 // named after the pod template's hash belongs to a Deployment, which is returned instead. A pod
 // that nothing owns is its own owner.
 func owner(p *corev1.Pod) (kind, name string) {
+	// One owner is the controller. If there is only one owner, it is taken whatever it is.
 	for _, o := range p.OwnerReferences {
 		if !kubeobject.Or(o.Controller, false) && len(p.OwnerReferences) > 1 {
 			continue
 		}
 		kind = strings.ToLower(o.Kind)
 		name = o.Name
+		// The suffix is the hash of the pod template, which a Deployment adds to the names of its ReplicaSets.
 		if deployment, ok := strings.CutSuffix(name, "-"+p.Labels[templateHashLabel]); ok && kind == "replicaset" {
 			return "deployment", intern(deployment)
 		}
@@ -245,6 +257,7 @@ func owner(p *corev1.Pod) (kind, name string) {
 func listenPort(env []corev1.EnvVar) uint16 {
 	for _, e := range env {
 		if e.Name == listenVariable {
+			// The variable contains the address on which the inbound side listens.
 			if addr, err := netip.ParseAddrPort(e.Value); err == nil && addr.Port() != 0 {
 				return addr.Port()
 			}
@@ -263,10 +276,12 @@ type resource[T any] struct {
 
 // transformResource decodes the spec of an object that a CustomResourceDefinition defines.
 func transformResource[T any](o any) (any, error) {
+	// The informer also passes objects that have been transformed before.
 	received, ok := o.(*unstructured.Unstructured)
 	if !ok {
 		return o, nil
 	}
+	// Managed fields are large and not needed.
 	received.SetManagedFields(nil)
 	decoded, err := kubeobject.Decode[struct {
 		Spec T `json:"spec"`
@@ -385,6 +400,7 @@ func parsePorts(text string) (set portSet) {
 		if !isRange {
 			high = low
 		}
+		// A single port is a range of one.
 		first, err1 := strconv.ParseUint(low, 10, 16)
 		last, err2 := strconv.ParseUint(high, 10, 16)
 		if err1 == nil && err2 == nil && first <= last {
@@ -403,6 +419,7 @@ func (s portSet) has(port uint16) bool {
 // skipping them saves a translation. Both objects must have been converted by a function such as
 // transformService.
 func unchanged(previous, current any) bool {
+	// Updates with a new ResourceVersion only are compared without it.
 	switch a := previous.(type) {
 	case *service:
 		if b, ok := current.(*service); ok {
@@ -428,6 +445,8 @@ func unchanged(previous, current any) bool {
 	case *namespace:
 		b, ok := current.(*namespace)
 		return ok && maps.Equal(a.Annotations, b.Annotations)
+	// Kubernetes increases an object's generation with each change of its spec. 0 means that the kind has no
+	// generation.
 	case metav1.Object:
 		b, ok := current.(metav1.Object)
 		return ok && a.GetUID() == b.GetUID() && a.GetGeneration() != 0 && a.GetGeneration() == b.GetGeneration() &&

@@ -23,6 +23,7 @@ import (
 // the Service or the ServiceProfile says so.
 func (l *lookup) profile(s *service, port uint16) *controller.Profile {
 	p := controller.Profile{Opaque: l.servicePorts(s).has(port)}
+	// A ServiceProfile is named after the Service's DNS name.
 	found := get[resource[serviceProfile]](l.cluster, "ServiceProfile", s.Namespace, l.dns(kubeobject.NameOf(s)))
 	if found == nil || found.spec == nil {
 		return &p
@@ -31,6 +32,7 @@ func (l *lookup) profile(s *service, port uint16) *controller.Profile {
 		l.log.Warn("invalid ServiceProfile is ignored", "namespace", s.Namespace, "name", found.GetName(), "err", err)
 		return &p
 	}
+	// The Service's annotation stays valid when the profile is replaced below.
 	opaque := p.Opaque || found.spec.opaque[port]
 	p = found.spec.profile
 	p.Opaque = opaque
@@ -50,6 +52,7 @@ func ValidateServiceProfile(text []byte, clusterDomain string) error {
 		return err
 	}
 	zone := "." + o.Namespace + ".svc." + clusterDomain
+	// Clients look for a ServiceProfile by the full name of the Service.
 	service, ok := strings.CutSuffix(o.Name, zone)
 	if !ok || len(validation.IsDNS1123Label(service)) > 0 {
 		reason := "want SERVICE" + zone + " for a Service in the same namespace"
@@ -70,8 +73,10 @@ type serviceProfile struct {
 func (p *serviceProfile) UnmarshalJSON(text []byte) error {
 	roots, err := yamlfile.Documents("", text, 1)
 	if err != nil {
+		// An error means that text is no JSON at all. Other mistakes are kept in p.err.
 		return err
 	}
+	// JSON is also YAML, so the decoder of the file format can check the spec.
 	v := yamlfile.Value{File: yamlfile.NewFile("", text), Node: roots[0], Path: "spec"}
 	decoder := yamlfile.Decoder{Empty: true, Parse: parseProfileScalar, Special: rejectQuoted, Check: checkProfile}
 	var spec profileYAML
@@ -85,10 +90,12 @@ func (p *serviceProfile) UnmarshalJSON(text []byte) error {
 		opaque[uint16(port)] = true
 	}
 	if len(v.Mistakes) > 0 {
+		// Only the first mistake fits into a log line.
 		p.err = errors.New(v.Mistakes[0].Mistake())
 		return nil
 	}
 	profile := spec.profile()
+	// Validate names the fields of the controller's profile. The user knows those of the ServiceProfile.
 	if mistake, ok := errors.AsType[*controller.Error](profile.Validate()); ok {
 		names := strings.NewReplacer("match", "condition", ".path", ".pathRegex", "splits", "dstOverrides")
 		mistake.Field = "spec." + names.Replace(mistake.Field)
@@ -164,6 +171,7 @@ func parseProfileScalar(target any) func(string) error {
 	case *profileTimeout:
 		return func(text string) error {
 			d, err := time.ParseDuration(text)
+			// Linkerd treats an empty timeout as none.
 			if err != nil && text != "" {
 				return errors.New("a duration, such as 250ms or 10s")
 			}
@@ -173,6 +181,7 @@ func parseProfileScalar(target any) func(string) error {
 	case *profileWeight:
 		return func(text string) error {
 			q, err := quantity.ParseQuantity(text)
+			// The limit is the largest int32 in thousandths.
 			if err != nil || q.Sign() < 0 || q.MilliValue() > math.MaxInt32 {
 				return errors.New("a quantity from 0 to 2147483, such as 500m")
 			}
@@ -187,6 +196,7 @@ func parseProfileScalar(target any) func(string) error {
 func rejectQuoted(v yamlfile.Value, target any) bool {
 	switch target.(type) {
 	case *uint32, *float64, *bool:
+		// The decoder would accept the text "1" for a number. Kubernetes does not.
 		if v.Node.ShortTag() == "!!str" {
 			v.Failf("want a value without quotes")
 			return true
@@ -195,10 +205,12 @@ func rejectQuoted(v yamlfile.Value, target any) bool {
 	return false
 }
 
-// checkProfile reports violations of rules that the tags of target do not express.
+// checkProfile reports violations of rules that the tags of target do not express. The decoder calls it for each
+// struct whose fields are valid.
 func checkProfile(v yamlfile.Value, target any) {
 	switch s := target.(type) {
 	case *requestMatch:
+		// Without a condition, linkerd's controller rejects the route.
 		if s.Method == "" && s.PathRegex == "" && len(s.All) == 0 && len(s.Any) == 0 && s.Not == nil {
 			v.Failf("want method, pathRegex, all, any or not; pathRegex: /.* matches everything")
 		}
@@ -219,6 +231,7 @@ func (s *profileYAML) profile() controller.Profile {
 	for _, r := range s.Routes {
 		route := controller.Route{
 			Name: r.Name, Match: r.Condition.match(), Timeout: time.Duration(r.Timeout),
+			// A ServiceProfile's isRetryable applies to all methods.
 			Retryable: r.IsRetryable, RetryNonIdempotent: r.IsRetryable,
 		}
 		for _, c := range r.ResponseClasses {
@@ -234,6 +247,7 @@ func (s *profileYAML) profile() controller.Profile {
 	return p
 }
 
+// class returns the range as a response class. A missing limit equals the other one.
 func (s profileStatus) class() controller.ResponseClass {
 	c := controller.ResponseClass{Min: s.Min, Max: s.Max}
 	if c.Max == 0 {
@@ -248,6 +262,7 @@ func (s profileStatus) class() controller.ResponseClass {
 // match returns the condition as the controller's, including nested ones.
 func (m *requestMatch) match() controller.Match {
 	match := controller.Match{Method: m.Method, Path: m.PathRegex}
+	// Not is a pointer, so the result needs a variable.
 	for _, inner := range m.All {
 		match.All = append(match.All, inner.match())
 	}

@@ -73,6 +73,7 @@ func (c *cluster) parentService(s *service) parent {
 //
 //nolint:gocyclo // one case for each kind of route
 func (l *lookup) policy(p parent, port uint16, opaque bool, clients string, policy object) *outbound.OutboundPolicy {
+	// annotated adds what annotations configure. A mistake in them must not affect the routes.
 	annotated := func(field string, value any) {
 		if err := l.checkOutbound(p, field, value); err != nil {
 			l.log.Warn("invalid annotations are ignored", "kind", p.kind, "name", p.Name, "err", err)
@@ -86,6 +87,7 @@ func (l *lookup) policy(p parent, port uint16, opaque bool, clients string, poli
 	if biaser := biaserOf(p.annotations); biaser != nil {
 		annotated("loadBiaser", biaser)
 	}
+	// named is true once a field of routeFields has routes. Later fields are then ignored.
 	named := false
 	for _, f := range routeFields {
 		routes := l.attached(f.kinds, p, port, clients)
@@ -106,9 +108,11 @@ func (l *lookup) policy(p parent, port uint16, opaque bool, clients string, poli
 			policy[f.field] = translated
 		}
 	}
+	// Without routes, annotations apply to a default route. A policy that denies traffic has no requests to retry.
 	if rule := annotatedRule("HTTPRoute", p.annotations, nil); !named && !opaque && len(rule) > 0 && policy["trafficPolicy"] != "Deny" {
 		annotated("httpRoutes", []object{{"name": defaultRoute, "rules": []object{rule}}})
 	}
+	// nil means the default policy, which saves a message.
 	if len(policy) == 0 {
 		return nil
 	}
@@ -134,6 +138,7 @@ func (c *cluster) attached(kinds []string, p parent, port uint16, clients string
 			if r.GetNamespace() != p.Namespace && r.GetNamespace() != clients {
 				continue
 			}
+			// One reference to p is enough. A reference without a port means all ports.
 			if slices.ContainsFunc(r.spec.ParentRefs, func(ref kubeobject.ParentReference) bool {
 				kind, name := parentOf(r, &ref)
 				return kind == p.kind && name == p.Name && kubeobject.Or(ref.Port, int(port)) == int(port)
@@ -142,6 +147,7 @@ func (c *cluster) attached(kinds []string, p parent, port uint16, clients string
 			}
 		}
 	}
+	// list sorts the routes of one kind only.
 	if len(kinds) > 1 {
 		slices.SortStableFunc(all, older)
 	}
@@ -164,8 +170,10 @@ func parentOf(r *resource[route], p *kubeobject.ParentReference) (string, kubeob
 // outboundRoute translates p's route r. Timeouts in a rule override those in annotations. It is
 // an error if r uses something that is not supported.
 func (l *lookup) outboundRoute(r *resource[route], p parent) (object, error) {
+	// The function translates what only outbound rules have.
 	return translateRoute(r, func(from rule) (object, error) {
 		translated := annotatedRule(r.GetKind(), p.annotations, r.GetAnnotations())
+		// timeouts is nil without annotations.
 		timeouts, _ := translated["timeouts"].(object)
 		for field, value := range from.Timeouts {
 			if d, err := time.ParseDuration(fmt.Sprint(value)); err == nil && d == 0 {
@@ -180,6 +188,7 @@ func (l *lookup) outboundRoute(r *resource[route], p parent) (object, error) {
 		if len(timeouts) > 0 {
 			translated["timeouts"] = timeouts
 		}
+		// The Gateway API's retry differs from linkerd's annotations.
 		if from.Retry != nil {
 			return nil, errors.New("retry is not supported; use the annotations retry.linkerd.io")
 		}
@@ -190,6 +199,8 @@ func (l *lookup) outboundRoute(r *resource[route], p parent) (object, error) {
 			if b.Port != nil {
 				ref["port"] = *b.Port
 			}
+			// Only Services have endpoints. Any other kind becomes a name that does not exist, so requests to it
+			// fail.
 			switch {
 			case kind.Kind == p.kind && name == p.Name && *kind.Group == policyGroup: // the EgressNetwork itself
 				ref["name"] = p.host
@@ -201,6 +212,7 @@ func (l *lookup) outboundRoute(r *resource[route], p parent) (object, error) {
 			}
 			backends = append(backends, ref)
 		}
+		// An empty list would mean something else than a missing one.
 		if backends != nil {
 			translated["backendRefs"] = backends
 		}
@@ -217,6 +229,7 @@ func translateRoute(r *resource[route], ruleOf func(rule) (object, error)) (obje
 	}
 	rules := make([]object, 0, len(r.spec.Rules))
 	for _, source := range r.spec.Rules {
+		// Ignoring the field would break applications that rely on it.
 		if source.Persistence != nil {
 			return nil, errors.New("sessionPersistence is not supported")
 		}
@@ -243,6 +256,7 @@ func translateRoute(r *resource[route], ruleOf func(rule) (object, error)) (obje
 		}
 		rules = append(rules, rule)
 	}
+	// A route without rules matches everything.
 	if len(rules) == 0 {
 		rules = append(rules, object{})
 	}
@@ -257,10 +271,12 @@ func annotatedRule(kind string, service, route map[string]string) object {
 	if protocol == "" { // this kind routes connections, which cannot be retried
 		return make(object)
 	}
+	// value returns an annotation of the route, or else of the Service.
 	value := func(name string) string { return cmp.Or(route[name], service[name]) }
 	rule := make(object)
 	timeouts := make(object)
 	retry := make(object)
+	// Linkerd's names of timeouts differ from those of the Gateway API.
 	for annotation, field := range map[string]string{"request": "request", "response": "backendRequest", "idle": "idle"} {
 		if v := value(timeoutPrefix + annotation); v != "" {
 			timeouts[field] = v
@@ -269,6 +285,7 @@ func annotatedRule(kind string, service, route map[string]string) object {
 	if len(timeouts) > 0 {
 		rule["timeouts"] = timeouts
 	}
+	// Without conditions, nothing is retried, so the other annotations have no effect.
 	conditions := value(retryPrefix + protocol)
 	if conditions == "" {
 		return rule
@@ -287,6 +304,7 @@ func annotatedRule(kind string, service, route map[string]string) object {
 // not enable it.
 func accrualOf(annotations map[string]string) object {
 	accrual := make(object)
+	// fields copies the annotations with prefix to the fields of the file format.
 	fields := func(prefix string, names map[string]string) {
 		for annotation, field := range names {
 			if v := annotations[prefix+annotation]; v != "" {
@@ -300,6 +318,7 @@ func accrualOf(annotations map[string]string) object {
 		fields(alphaPrefix+"failure-accrual-success-rate-", map[string]string{
 			"threshold": "successRateThreshold", "window": "successRateWindow", "min-requests": "successRateMinRequests",
 		})
+	// The fields of this kind are added below, and belong to "unified" too.
 	case "consecutive":
 	default:
 		return nil
@@ -318,6 +337,7 @@ func biaserOf(annotations map[string]string) object {
 		return nil
 	}
 	biaser := make(object)
+	// The values are only validated later, with the rest of the policy.
 	for annotation, field := range map[string]string{
 		"load-biaser-penalty": "penalty", "load-biaser-max-retry-after": "maxRetryAfter",
 	} {
@@ -331,7 +351,7 @@ func biaserOf(annotations map[string]string) object {
 // checkOutbound returns an error if value is invalid in the given field of p's outbound policy,
 // such as "httpRoutes".
 func (l *lookup) checkOutbound(p parent, field string, value any) error {
-	_, err := controller.OutboundPolicy(net.JoinHostPort(p.host, "80"), object{field: value}, false, l.exists)
+	_, err := controller.OutboundPolicy(net.JoinHostPort(p.host, "80"), object{field: value}, false, l.exists) // not opaque
 	return inResource(err, field)
 }
 
@@ -367,6 +387,7 @@ func resourceName(r *resource[route]) string {
 func setMetadata(msg proto.Message) {
 	eachMessage(msg.ProtoReflect(), func(m *apimeta.Metadata) {
 		r := m.GetResource()
+		// A resourceName has four parts: group, kind, namespace and name.
 		if parts := strings.Split(r.GetName(), "/"); len(parts) == 4 {
 			r.Group = parts[0]
 			r.Kind = parts[1]
@@ -385,6 +406,7 @@ func eachMessage[M proto.Message](m protoreflect.Message, visit func(M)) {
 	}
 	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
+		// A scalar or a map contains no message of interest.
 		case field.Message() == nil || field.IsMap():
 		case field.IsList():
 			for i := range v.List().Len() {

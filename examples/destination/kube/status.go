@@ -27,6 +27,7 @@ import (
 func (c *cluster) status(o any) (s kubeobject.Status, stored *unstructured.Unstructured) {
 	switch o := o.(type) {
 	case *resource[route]:
+		// A former parent may have left entries in a route's status, which must then be removed.
 		if s = c.routeStatus(o); o.spec != nil && (len(s.Parents) > 0 || c.hasStatus(o)) {
 			stored = o.Unstructured
 		}
@@ -54,8 +55,10 @@ func (c *cluster) routeStatus(r *resource[route]) kubeobject.Status {
 	for _, ref := range r.spec.ParentRefs {
 		kind, name := parentOf(r, &ref)
 		if kind == "" {
+			// Another controller serves this parent.
 			continue
 		}
+		// Uses are not needed here, because changed finds the objects whose status depends on others.
 		l := c.look()
 		resolved := kubeobject.Is("ResolvedRefs", "")
 		var err error
@@ -66,6 +69,7 @@ func (c *cluster) routeStatus(r *resource[route]) kubeobject.Status {
 			err = l.acceptOutbound(r, kind, name, ref.Port)
 		}
 		accepted := kubeobject.Is("Accepted", "")
+		// A nil error, too, leaves the condition as it is.
 		if problem, ok := errors.AsType[*rejection](err); ok {
 			accepted = kubeobject.IsNot("Accepted", problem.reason, problem.message)
 		}
@@ -90,6 +94,7 @@ func (r *rejection) Error() string { return r.message }
 //     [routeFields], or an older TCPRoute
 func (l *lookup) acceptOutbound(r *resource[route], kind string, name kubeobject.Name, port *int) error {
 	p := parent{kind: kind, Name: name, host: "192.0.2.1"} // stands for any address outside the cluster
+	// EgressNetworks have no list of ports, so 0 stands for any of them.
 	ports := []uint16{uint16(kubeobject.Or(port, 0))}
 	if kind == "Service" {
 		s := l.service(name)
@@ -100,6 +105,7 @@ func (l *lookup) acceptOutbound(r *resource[route], kind string, name kubeobject
 			return &rejection{"NoMatchingParent", fmt.Sprintf("Service %s has no port %d", name, *port)}
 		}
 		p = l.parentService(s)
+		// Reuse the slice for the ports of the Service that the route is attached to.
 		ports = ports[:0]
 		for _, served := range s.ports {
 			if kubeobject.Or(port, int(served.port)) == int(served.port) {
@@ -109,6 +115,7 @@ func (l *lookup) acceptOutbound(r *resource[route], kind string, name kubeobject
 	} else if get[resource[egressNetwork]](l.cluster, kind, name.Namespace, name.Name) == nil {
 		return &rejection{"NoMatchingParent", "no EgressNetwork " + name.String()}
 	}
+	// routeFields is in order of precedence. Before r's own field, any route wins over r; after it, none does.
 	for _, f := range routeFields {
 		isKind := slices.Contains(f.kinds, kindOf(r.Unstructured))
 		if isKind {
@@ -119,11 +126,13 @@ func (l *lookup) acceptOutbound(r *resource[route], kind string, name kubeobject
 			if err != nil {
 				return &rejection{"UnsupportedValue", err.Error()}
 			}
+			// Of several TCPRoutes on a port, only the oldest has an effect, which is checked below.
 			if f.field != "tcpRoutes" {
 				return nil
 			}
 		}
 		for _, port := range ports { // routes in f take precedence over r
+			// attached returns the oldest route first.
 			if attached := l.attached(f.kinds, p, port, r.GetNamespace()); len(attached) > 0 && attached[0] != r {
 				const text = "the %s has the %s %s, which takes precedence"
 				message := fmt.Sprintf(text, kind, attached[0].GetKind(), kubeobject.NameOf(attached[0]))
@@ -138,10 +147,12 @@ func (l *lookup) acceptOutbound(r *resource[route], kind string, name kubeobject
 // the same namespace as r.
 func (l *lookup) acceptInbound(r *resource[route], name kubeobject.Name) error {
 	s := get[resource[server]](l.cluster, "Server", name.Namespace, name.Name)
+	// Kubernetes lets a route refer to a parent elsewhere, but linkerd requires the Server in the same namespace.
 	if s == nil || s.spec == nil || name.Namespace != r.GetNamespace() {
 		return &rejection{"NoMatchingParent", "no Server " + name.String() + " in the namespace of the route"}
 	}
 	for _, f := range routeFields {
+		// Only the field for r's kind is relevant.
 		if !slices.Contains(f.kinds, kindOf(r.Unstructured)) {
 			continue
 		}
@@ -162,9 +173,10 @@ func (l *lookup) resolved(r *resource[route]) kubeobject.Condition {
 	for _, rule := range r.spec.Rules {
 		for _, b := range rule.BackendRefs {
 			kind, name := b.Object(r.GetNamespace(), "", "Service")
+			// The first case is the only EgressNetwork that is allowed. The second one rejects all other kinds.
 			switch {
 			case kind.Kind == "EgressNetwork" && *kind.Group == policyGroup &&
-				slices.Contains(references(r, false), "EgressNetwork/"+name.String()):
+				slices.Contains(references(r, false), "EgressNetwork/"+name.String()): // parents only
 			case *kind.Group != "" && *kind.Group != "core" || kind.Kind != "Service":
 				return kubeobject.IsNot("ResolvedRefs", "InvalidKind", "want a Service, not "+kind.Kind)
 			case b.Port == nil || !l.exists(l.dns(name), *b.Port):
@@ -180,8 +192,9 @@ func (l *lookup) resolved(r *resource[route]) kubeobject.Condition {
 // exist, or if an older valid policy targets it too.
 func (c *cluster) rateLimitStatus(p *resource[rateLimitPolicy]) kubeobject.Status {
 	accepted := kubeobject.Is("Accepted", "")
-	kind, name := p.spec.TargetRef.Object(p.GetNamespace(), "", "")
+	kind, name := p.spec.TargetRef.Object(p.GetNamespace(), "", "") // no default kind
 	s := get[resource[server]](c, "Server", name.Namespace, name.Name)
+	// rateLimit returns the policy that is in effect. If that is not p, another one is older or p is invalid.
 	switch l := c.look(); {
 	case *kind.Group != policyGroup || kind.Kind != "Server" || s == nil || s.spec == nil:
 		accepted = kubeobject.IsNot("Accepted", "NoMatchingTarget", "no Server "+name.String())
@@ -219,12 +232,13 @@ func newStatusWriter(c *cluster, client dynamic.Interface) *statusWriter {
 // and those that share a parent with it, because one can take precedence over another. For a
 // Service, an EgressNetwork or a Server, these are the routes that refer to it.
 func (w *statusWriter) changed(o any) {
+	// related contains values of the index byReference, under which routes are found.
 	var related []string
 	namespace := ""
 	switch o := o.(type) {
 	case *resource[route]:
 		w.add(kindOf(o.Unstructured), o)
-		related = references(o, false)
+		related = references(o, false) // parents only
 	case *service:
 		related = []string{"Service/" + kubeobject.NameOf(o).String()}
 	case *resource[egressNetwork]:
@@ -236,6 +250,7 @@ func (w *statusWriter) changed(o any) {
 	case *resource[rateLimitPolicy]:
 		namespace = o.GetNamespace()
 	}
+	// Routes of every kind may refer to the same object.
 	for _, value := range related {
 		for _, f := range routeFields {
 			for _, kind := range f.kinds {
@@ -265,6 +280,7 @@ func (w *statusWriter) add(kind string, o any) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	// The next run begins with all objects.
 	if w.dirty == nil {
 		return
 	}
@@ -272,6 +288,7 @@ func (w *statusWriter) add(kind string, o any) {
 	w.notify()
 }
 
+// notify wakes run. If the channel is full, run has been woken already, and will see all changes.
 func (w *statusWriter) notify() {
 	select {
 	case w.wake <- struct{}{}:
@@ -289,6 +306,7 @@ const (
 // run writes every object's status once, and then again whenever it may have changed, until ctx
 // ends. A write that fails is logged and retried in the next round.
 func (w *statusWriter) run(ctx context.Context) {
+	// collect replaces the set of outdated objects by dirty, and returns the previous one.
 	collect := func(dirty map[statusKey]struct{}) map[statusKey]struct{} {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -296,8 +314,10 @@ func (w *statusWriter) run(ctx context.Context) {
 		w.dirty = dirty
 		return previous
 	}
+	// From now on, add collects objects. After run, it ignores them.
 	collect(make(map[statusKey]struct{}))
 	defer collect(nil)
+	// Everything may have changed before this candidate became the leader.
 	for kind := range resources {
 		for _, item := range w.cluster.stores[kind].List() {
 			w.add(kind, item)
@@ -319,6 +339,7 @@ func (w *statusWriter) run(ctx context.Context) {
 			w.cluster.log.Warn("kubernetes", "err", err)
 			delay = statusBackoff
 			w.mu.Lock()
+			// dirty is not nil, because only run sets it to nil.
 			w.dirty[key] = struct{}{}
 			w.notify()
 			w.mu.Unlock()
@@ -336,15 +357,18 @@ func (w *statusWriter) run(ctx context.Context) {
 // only its old status entries are removed. A conflict is no error: the newer version of the
 // object will arrive and be written then.
 func (w *statusWriter) write(ctx context.Context, key statusKey) error {
+	// item is nil if the object has been deleted, and stored is then nil too.
 	item, _, _ := w.cluster.stores[key.kind].GetByKey(key.Name.String())
 	s, stored := w.cluster.status(item)
 	if stored == nil {
 		return nil
 	}
+	// Merge returns nil if the status would not change, which saves a write.
 	status, err := s.Merge(stored, w.cluster.settings.ControllerName, time.Now().UTC().Format(time.RFC3339))
 	if err != nil || status == nil {
 		return err
 	}
+	// Copy, because the store's objects are shared.
 	u := stored.DeepCopy()
 	u.Object["status"] = status
 	_, err = w.client.Resource(resources[key.kind]).Namespace(key.Namespace).UpdateStatus(ctx, u, metav1.UpdateOptions{})
@@ -360,6 +384,7 @@ func (c *cluster) hasStatus(r *resource[route]) bool {
 	old, err := kubeobject.Decode[struct {
 		Status kubeobject.Status `json:"status"`
 	}](r.Unstructured)
+	// A decoding error means that there is no entry that could be found.
 	return err == nil && slices.ContainsFunc(old.Status.Parents, func(p kubeobject.ParentStatus) bool {
 		return p.ControllerName == c.settings.ControllerName
 	})
@@ -381,15 +406,17 @@ type Lease struct {
 func (l Lease) run(ctx context.Context, client kubernetes.Interface, lead func(context.Context)) error {
 	for ctx.Err() == nil {
 		ended := make(chan struct{})
+		// A LeaderElector cannot be used twice, so each term gets its own.
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 			Lock: &resourcelock.LeaseLock{
 				LeaseMeta:  metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name},
 				Client:     client.CoordinationV1(),
 				LockConfig: resourcelock.ResourceLockConfig{Identity: l.Identity},
 			},
-			LeaseDuration:   cmp.Or(l.Duration, 15*time.Second),
-			RenewDeadline:   cmp.Or(l.RenewDeadline, 10*time.Second),
-			RetryPeriod:     cmp.Or(l.RetryPeriod, 2*time.Second),
+			LeaseDuration: cmp.Or(l.Duration, 15*time.Second),
+			RenewDeadline: cmp.Or(l.RenewDeadline, 10*time.Second),
+			RetryPeriod:   cmp.Or(l.RetryPeriod, 2*time.Second),
+			// Another candidate need not wait for the Lease to expire.
 			ReleaseOnCancel: true,
 			Callbacks: leaderelection.LeaderCallbacks{
 				OnStartedLeading: func(ctx context.Context) { defer close(ended); lead(ctx) },

@@ -19,6 +19,7 @@ type node struct {
 func transformNode(o any) (any, error) {
 	received, ok := o.(*corev1.Node)
 	if !ok {
+		// The object is a marker for a deletion that was missed, or converted already.
 		return o, nil
 	}
 	return &node{
@@ -35,7 +36,7 @@ func transformNamespace(o any) (any, error) {
 	if !ok {
 		return o, nil
 	}
-	return &namespace{meta(&received.ObjectMeta, false)}, nil
+	return &namespace{meta(&received.ObjectMeta, false)}, nil // without labels
 }
 
 // zoneOf returns a node's zone, or "" if it is not known.
@@ -43,6 +44,7 @@ func (l *lookup) zoneOf(name string) string {
 	if name == "" {
 		return ""
 	}
+	// Record the use first: the answer also depends on the absence of the Node.
 	l.use(usesNode, "", name)
 	if n := get[node](l.cluster, "Node", "", name); n != nil {
 		return n.zone
@@ -65,6 +67,7 @@ type placed struct {
 // zones are known.
 func near(all []placed, zone string) []controller.Endpoint {
 	isNear := func(p placed) bool { return slices.Contains(p.hints, zone) }
+	// hinted is true only if hints are complete and useful for this zone.
 	hinted := zone != "" && slices.ContainsFunc(all, isNear) &&
 		!slices.ContainsFunc(all, func(p placed) bool { return len(p.hints) == 0 })
 	endpoints := make([]controller.Endpoint, 0, len(all))
@@ -72,6 +75,7 @@ func near(all []placed, zone string) []controller.Endpoint {
 		if hinted && !isNear(p) {
 			continue
 		}
+		// Without both zones, it is not known how far away the endpoint is.
 		if zone != "" && p.zone != "" {
 			p.Labels["zone_locality"] = "remote"
 			if p.zone == zone {

@@ -18,7 +18,7 @@ const retryDelay = time.Second
 type patient struct {
 	next http.RoundTripper
 	log  *slog.Logger
-	away atomic.Bool
+	away atomic.Bool // the outage was logged, and its end will be
 }
 
 // RoundTrip implements [http.RoundTripper]. It repeats a GET request after each transport error
@@ -27,20 +27,24 @@ func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 	for {
 		rsp, err := p.next.RoundTrip(req)
 		if err == nil {
+			// Swap returns the previous value, so the end of an outage is logged once.
 			if p.away.Swap(false) {
 				p.log.Info("the API server answers again")
 			}
 			return rsp, nil
 		}
+		// Repeating a write might apply it twice.
 		if req.Method != http.MethodGet || req.Context().Err() != nil {
 			return nil, err
 		}
+		// The beginning of an outage is logged once.
 		if !p.away.Swap(true) {
 			p.log.Warn("the API server does not answer, the last objects are served", "err", err)
 		}
 		select {
 		case <-req.Context().Done():
 			return nil, err
+		// The random part spreads the requests of many informers.
 		case <-time.After(retryDelay + rand.N(retryDelay)):
 		}
 	}

@@ -18,12 +18,14 @@ func unservedKinds(ctx context.Context, api rest.Interface) ([]string, error) {
 	for _, group := range []string{gatewayGroup, policyGroup, profileGroup, workloadGroup, "multicluster.linkerd.io"} {
 		var versions metav1.APIGroup
 		err := api.Get().AbsPath("/apis/" + group).Do(ctx).Into(&versions)
+		// The group is not installed in this cluster.
 		if apierrors.IsNotFound(err) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
+		// A group may have several versions, with different kinds.
 		for _, version := range versions.Versions {
 			var list metav1.APIResourceList
 			if err := api.Get().AbsPath("/apis/" + version.GroupVersion).Do(ctx).Into(&list); err != nil {
@@ -31,6 +33,7 @@ func unservedKinds(ctx context.Context, api rest.Interface) ([]string, error) {
 			}
 			for _, r := range list.APIResources {
 				kind := r.Kind + "." + group
+				// Cases without a body skip the resource.
 				switch {
 				case strings.Contains(r.Name, "/"): // a subresource
 				case group == gatewayGroup && !strings.HasSuffix(r.Kind, "Route"): // meant for gateways
@@ -44,6 +47,7 @@ func unservedKinds(ctx context.Context, api rest.Interface) ([]string, error) {
 	return kinds, nil
 }
 
+// isServed reports whether the controller reads this resource.
 func isServed(group, resource string) bool {
 	for _, r := range resources {
 		if r.Group == group && r.Resource == resource {

@@ -80,6 +80,7 @@ func New(cfg *rest.Config, s Settings, c *controller.Controller, log *slog.Logge
 	if err != nil {
 		return nil, err
 	}
+	// w.cluster is set below. Its stores come from the informers, which report changes only after Run.
 	w := &Watcher{controller: c, dynamic: dynamic, leases: typed, informers: make(map[string]*informer)}
 	stores := make(map[string]cache.Indexer)
 	kinds := slices.AppendSeq([]string{"Service", "Pod", "EndpointSlice", "Node", "Namespace"}, maps.Keys(resources))
@@ -91,6 +92,7 @@ func New(cfg *rest.Config, s Settings, c *controller.Controller, log *slog.Logge
 	}
 	w.cluster = newCluster(s, log, stores)
 	if s.LinkedClusters {
+		// Endpoints of linked clusters are looked up by the same controller.
 		w.cluster.links = &links{settings: s, log: log, changed: c.Changed, byName: make(map[string]*link)}
 	}
 	w.statuses = newStatusWriter(w.cluster, dynamic)
@@ -100,8 +102,10 @@ func New(cfg *rest.Config, s Settings, c *controller.Controller, log *slog.Logge
 // newClients returns a typed and a dynamic client for cfg's API server. The typed one uses
 // protobuf, which is cheaper to decode than JSON.
 func newClients(cfg *rest.Config, log *slog.Logger) (kubernetes.Interface, dynamic.Interface, error) {
+	// Copy, because the configuration belongs to the caller.
 	cfg = rest.CopyConfig(cfg)
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &patient{next: next, log: log} })
+	// Both clients share connections and the transport that waits for the API server.
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, nil, err
@@ -113,17 +117,20 @@ func newClients(cfg *rest.Config, log *slog.Logger) (kubernetes.Interface, dynam
 	if err != nil {
 		return nil, nil, err
 	}
+	// CustomResourceDefinitions have no protobuf encoding.
 	d, err := dynamic.NewForConfigAndClient(cfg, client)
 	return typed, d, err
 }
 
 // informers returns new informers of the given kinds.
 func informers(typed kubernetes.Interface, d dynamic.Interface, kinds ...string) map[string]cache.SharedIndexInformer {
+	// Pods that have ended are not needed, and may be many.
 	tweak := func(o *metav1.ListOptions) { o.FieldSelector = "status.phase!=Succeeded,status.phase!=Failed" }
 	all := make(map[string]cache.SharedIndexInformer)
 	for _, kind := range kinds {
 		switch kind {
 		case "Service":
+			// The resync period 0 means never: informers report each change once.
 			all[kind] = coreinformers.NewServiceInformer(typed, metav1.NamespaceAll, 0, indexers(kind))
 		case "Pod":
 			all[kind] = coreinformers.NewFilteredPodInformer(typed, metav1.NamespaceAll, 0, indexers(kind), tweak)
@@ -163,7 +170,7 @@ func transform(kind string) cache.TransformFunc {
 	}[kind]
 }
 
-// indexers returns the indexes for one kind's store.
+// indexers returns the indexes by which objects of a kind are found in their store, such as by IP address.
 func indexers(kind string) cache.Indexers {
 	switch kind {
 	case "Service", "Pod", "ExternalWorkload":
@@ -181,14 +188,16 @@ func indexers(kind string) cache.Indexers {
 			}
 			return []string{s.Namespace + "/" + s.service}, nil
 		}}
+	// A route is found by its parents, and for status also by its backends.
 	case "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", linkerdHTTPRoute:
 		return cache.Indexers{
-			byParent:    func(o any) ([]string, error) { return references(o, false), nil },
-			byReference: func(o any) ([]string, error) { return references(o, true), nil },
+			byParent:    func(o any) ([]string, error) { return references(o, false), nil }, // parents only
+			byReference: func(o any) ([]string, error) { return references(o, true), nil },  // and backends
 		}
 	case "ServiceProfile", "Node", "Namespace":
 		return cache.Indexers{}
 	}
+	// Policies are looked up by namespace.
 	return cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 }
 
@@ -206,11 +215,13 @@ func addrsOf(o any) (all []controller.Object) {
 			add(addr.String())
 		}
 	case *resource[externalWorkload]:
+		// An invalid object has no spec.
 		if o.spec == nil {
 			return nil
 		}
 		for _, w := range o.spec.WorkloadIPs {
 			if addr, err := netip.ParseAddr(w.IP); err == nil {
+				// IPv4 addresses may be mapped to IPv6, but clients ask for them in the short form.
 				add(addr.Unmap().String())
 			}
 		}
@@ -225,7 +236,9 @@ func references(o any, backends bool) (all []string) {
 	if !ok || r.spec == nil {
 		return nil
 	}
+	// A route may refer to an object several times, for example to two of its ports.
 	visited := make(map[string]bool)
+	// add appends an object, unless it was added already or has no kind.
 	add := func(kind string, name kubeobject.Name) {
 		if key := kind + "/" + name.String(); kind != "" && !visited[key] {
 			visited[key] = true
@@ -239,6 +252,7 @@ func references(o any, backends bool) (all []string) {
 	for _, rule := range r.spec.Rules {
 		for _, b := range rule.BackendRefs {
 			kind, name := b.Object(r.GetNamespace(), "", "Service")
+			// Routes may send requests to kinds that do not exist for linkerd.
 			if backends && (kind.Kind == "Service" || kind.Kind == "EgressNetwork") {
 				add(kind.Kind, name)
 			}
@@ -255,6 +269,8 @@ func newInformer(kind string, shared cache.SharedIndexInformer, log *slog.Logger
 	if err := i.SetTransform(transform(kind)); err != nil {
 		return nil, err
 	}
+	// The API server answers "not found" if the CustomResourceDefinition is not installed. Warn once, after a few
+	// attempts.
 	failed := func(_ *cache.Reflector, err error) {
 		if !apierrors.IsNotFound(err) || i.missing.Add(1) == minMissing {
 			log.Warn("kubernetes", "kind", kind, "err", err)
@@ -267,6 +283,7 @@ func newInformer(kind string, shared cache.SharedIndexInformer, log *slog.Logger
 		AddFunc:    func(o any) { changed(o) },
 		UpdateFunc: func(before, after any) { changed(before, after) },
 		DeleteFunc: func(o any) {
+			// If the watch missed the deletion, the cache passes the last known object in a wrapper.
 			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = last.Obj
 			}
@@ -283,6 +300,7 @@ func (w *Watcher) changed(objects ...any) {
 		w.statuses.changed(objects[1]) // another writer may have changed the status
 		return
 	}
+	// An object affects about two entries: itself and its address.
 	all := make([]controller.Object, 0, 2*len(objects))
 	for _, o := range objects {
 		all = append(all, affected(o)...)
@@ -307,6 +325,7 @@ func affected(o any) []controller.Object {
 		}
 		all := make([]controller.Object, 0, len(o.spec.ParentRefs))
 		for i := range o.spec.ParentRefs {
+			// A change of a route changes the answers about its parents.
 			switch kind, name := parentOf(o, &o.spec.ParentRefs[i]); kind {
 			case "Service":
 				all = append(all, controller.Object{Kind: usesService, Namespace: name.Namespace, Name: name.Name})
@@ -318,6 +337,7 @@ func affected(o any) []controller.Object {
 		}
 		return all
 	case *resource[serviceProfile]:
+		// A ServiceProfile is named SERVICE.NAMESPACE.svc.DOMAIN.
 		name, _, _ := strings.Cut(o.GetName(), ".")
 		return []controller.Object{{Kind: usesService, Namespace: o.GetNamespace(), Name: name}}
 	case *resource[externalWorkload]:
@@ -328,6 +348,7 @@ func affected(o any) []controller.Object {
 		return []controller.Object{{Kind: usesNamespace, Name: o.Name}}
 	case *resource[egressNetwork]:
 		return []controller.Object{{Kind: usesEgress, Namespace: o.GetNamespace()}}
+	// All remaining kinds are policies, which are used together.
 	case metav1.Object:
 		return []controller.Object{{Kind: usesPolicy, Namespace: o.GetNamespace()}}
 	}
@@ -349,6 +370,7 @@ func (w *Watcher) Run(ctx context.Context, l Lease, ready func()) error {
 	if w.links != nil {
 		all.Go(func() { w.links.run(ctx, w.leases) })
 	}
+	// Informers only tell by HasSynced that they have read everything, so ask them repeatedly.
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
 	for !complete(w.informers) {
@@ -358,6 +380,7 @@ func (w *Watcher) Run(ctx context.Context, l Lease, ready func()) error {
 		case <-poll.C:
 		}
 	}
+	// From here on, streams receive answers.
 	w.controller.Use(w.cluster)
 	w.log.Info("objects read", "services", len(w.stores["Service"].ListKeys()), "pods", len(w.stores["Pod"].ListKeys()))
 	ready()
@@ -368,6 +391,7 @@ func (w *Watcher) Run(ctx context.Context, l Lease, ready func()) error {
 	for _, kind := range kinds {
 		w.log.Warn("objects of this kind have no effect", "kind", kind)
 	}
+	// Without a Lease, no status is written, and nothing is left to do here.
 	if l.Name == "" {
 		<-ctx.Done()
 		return nil

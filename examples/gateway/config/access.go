@@ -33,6 +33,7 @@ type ClientCIDRs struct {
 	Deny []Prefix `yaml:"deny"`
 }
 
+// check reports a list without addresses, which would have no effect.
 func (c *ClientCIDRs) check(n node) {
 	if len(c.Allow)+len(c.Deny) == 0 {
 		n.failf("want at least one address in allow or deny")
@@ -58,7 +59,9 @@ type BasicAuth struct {
 
 func (b *BasicAuth) oneOf() []string { return []string{"usersFile", "users"} }
 
+// hashes are only stored here, because a file with a mistake is not used.
 func (b *BasicAuth) check(n node) {
+	// The error below is only useful if the lines themselves are valid.
 	mistakes := len(n.Mistakes)
 	b.hashes = make(map[string][]byte)
 	if strings.ContainsAny(b.Realm, "\"\\\r\n") {
@@ -66,11 +69,13 @@ func (b *BasicAuth) check(n node) {
 	}
 	for i, line := range b.Users {
 		if !b.add(line) {
+			// The value is hidden, because it may contain a password.
 			n.at("users").item(i).hidden().failf("want NAME:HASH with a bcrypt hash, as htpasswd -nB NAME prints it")
 		}
 	}
 	if b.UsersFile != nil {
 		number := 0
+		// The file's lines have no nodes, so errors count them.
 		for line := range bytes.Lines(b.UsersFile.Data) {
 			number++
 			text := strings.TrimSpace(string(line))
@@ -84,8 +89,10 @@ func (b *BasicAuth) check(n node) {
 	}
 }
 
+// add stores the user in line, NAME:HASH, and returns false if the line is invalid.
 func (b *BasicAuth) add(line string) bool {
 	name, hash, _ := strings.Cut(line, ":")
+	// Cost fails for a text that is no bcrypt hash.
 	_, err := bcrypt.Cost([]byte(hash))
 	if name == "" || err != nil {
 		return false
@@ -118,7 +125,9 @@ type JWT struct {
 
 func (j *JWT) oneOf() []string { return []string{"localJWKS", "remoteJWKS"} }
 
+// check parses the keys of a local file.
 func (j *JWT) check(n node) {
+	// Keys from a server are fetched at run time.
 	if j.LocalJWKS == nil {
 		return
 	}
@@ -144,6 +153,7 @@ func ParseKeys(data []byte) (*jose.JSONWebKeySet, error) {
 		if err := key.UnmarshalJSON(text); err != nil {
 			continue
 		}
+		// A symmetric key is the secret itself. Of other keys, only the public half is needed.
 		if secret, ok := key.Key.([]byte); ok && len(secret) > 0 {
 			set.Keys = append(set.Keys, key)
 		} else if public := key.Public(); public.Valid() {
@@ -156,7 +166,7 @@ func ParseKeys(data []byte) (*jose.JSONWebKeySet, error) {
 	return set, nil
 }
 
-// Keys returns the keys in localJWKS.
+// Keys returns the keys in localJWKS, or nil if it is not set.
 func (j *JWT) Keys() *jose.JSONWebKeySet { return j.keys }
 
 // RemoteJWKS is a server that provides a JSON Web Key Set. Keys are fetched for the first
@@ -172,6 +182,7 @@ type RemoteJWKS struct {
 	CACertificates *File `yaml:"caCertificates"`
 }
 
+// check reports CA certificates that cannot be parsed.
 func (r *RemoteJWKS) check(n node) {
 	if r.CACertificates != nil {
 		poolOf(n.at("caCertificates"), *r.CACertificates)

@@ -76,6 +76,7 @@ func (c *Config) Contents() []Content { return c.contents }
 // resolve returns path as the gateway should open it. Relative paths start at the configuration's
 // folder.
 func (s *source) resolve(path string) string {
+	// A configuration from standard input has no folder.
 	if s.dir == "" || filepath.IsAbs(path) {
 		return path
 	}
@@ -85,8 +86,10 @@ func (s *source) resolve(path string) string {
 // check reports missing listeners and routes, duplicate names and addresses, and references to
 // names that do not exist. n is the root.
 func (c *Config) check(n node) {
+	// The cluster may provide listeners and routes.
 	if c.Kubernetes == nil {
 		for _, name := range []string{"listeners", "routes"} {
+			// A file with only TCP routes needs no HTTP routes.
 			if name == "routes" && n.has("tcpRoutes") {
 				continue
 			}
@@ -99,32 +102,38 @@ func (c *Config) check(n node) {
 	}
 	listeners := namesOf(n.at("listeners"), c.Listeners, func(l *Listener) Name { return l.Name })
 	services := namesOf(n.at("services"), c.Services, func(s *Service) Name { return s.Name })
+	// The names of routes need only be unique.
 	namesOf(n.at("routes"), c.Routes, func(r *Route) Name { return r.Name })
 	addresses := make(map[Address]Name)
 	for i, l := range c.Listeners {
+		// The system chooses another port for each listener with port 0.
 		if holder, twice := addresses[l.Address]; twice && !strings.HasSuffix(string(l.Address), ":0") {
 			n.at("listeners").item(i).at("address").failf("the address of listener %s: want another one", holder)
 		}
 		addresses[l.Address] = l.Name
 	}
 	for i := range c.Routes {
+		// Most routes have no mistake, and nodes are expensive to look up for thousands of routes.
 		if r := &c.Routes[i]; !listeners.hasAll(r.Listeners) || !services.hasAll(r.Services()) || len(r.BackendRefs) > 1 {
 			c.checkReferences(n.at("routes").item(i), r, listeners, services)
 		}
 	}
 	c.checkTCP(n, listeners, services)
 	c.checkLimits(n, services)
+	// Warnings assume a valid file.
 	if n.lint && len(n.Mistakes) == 0 {
 		c.warnUnreachable(n)
 	}
 }
 
+// checkReferences reports names in r that do not exist, and services that it lists twice. n is the route's node.
 func (c *Config) checkReferences(n node, r *Route, listeners, services names) {
 	for i, name := range r.Listeners {
 		refer(n.at("listeners").item(i), "listener", name, listeners)
 	}
 	for i, b := range r.BackendRefs {
 		refer(n.at("backendRefs").item(i).at("name"), "service", b.Name, services)
+		// Only the services before this one are compared, so that the error is at the second one.
 		if slices.ContainsFunc(r.BackendRefs[:i], func(o BackendRef) bool { return o.Name == b.Name }) {
 			n.at("backendRefs").item(i).at("name").failf("given twice: want each service once")
 		}
@@ -155,6 +164,7 @@ func refer(n node, kind string, name Name, targets names) {
 	case len(targets.list) == 0:
 		n.failf("unknown %s: add it to %ss", kind, kind)
 	default:
+		// A file may have thousands of names, which would make the error unreadable.
 		const most = 10
 		list := strings.Join(targets.list[:min(len(targets.list), most)], ", ")
 		if len(targets.list) > most {
@@ -173,6 +183,7 @@ func namesOf[T any](n node, list []T, nameOf func(*T) Name) names {
 			n.item(i).at("name").failf("given twice: want another name")
 		}
 		result.set[name] = true
+		// The list keeps the order of the file, for suggestions in errors.
 		result.list = append(result.list, string(name))
 	}
 	return result
@@ -181,6 +192,7 @@ func namesOf[T any](n node, list []T, nameOf func(*T) Name) names {
 // setVersions sets the version of each listener and service to a digest of its configuration, and the
 // service that counts the requests of each route.
 func (c *Config) setVersions() {
+	// A listener's version does not depend on routes, because all of them share one router.
 	for i := range c.Listeners {
 		c.Listeners[i].version = digest(c.Listeners[i])
 	}

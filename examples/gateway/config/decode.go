@@ -48,6 +48,7 @@ type node struct {
 
 func (s *source) nodeOf(v yamlfile.Value) node { return node{s, v.Node, v.Path} }
 
+// value returns n for package yamlfile. A node without a source collects its mistakes in a file of its own.
 func (n node) value() yamlfile.Value {
 	if n.source == nil {
 		return yamlfile.Value{File: new(yamlfile.File), Node: n.n, Path: n.path}
@@ -83,6 +84,7 @@ func (n node) is(kind yaml.Kind, want string) bool { return n.value().Is(kind, w
 // decoder returns a decoder for the types in this package.
 func (s *source) decoder() *yamlfile.Decoder {
 	d := &yamlfile.Decoder{Expand: s.expand}
+	// Types with a syntax of their own parse their text.
 	d.Parse = func(target any) func(string) error {
 		if v, ok := target.(scalar); ok {
 			return v.parse
@@ -93,6 +95,7 @@ func (s *source) decoder() *yamlfile.Decoder {
 		switch t := target.(type) {
 		case *File:
 			s.decodeFile(d, v, t)
+		// These are the defaults for items. Only their names are checked here.
 		case interface{ itemType() reflect.Type }:
 			names := make(yamlfile.Fields)
 			for _, f := range yamlfile.FieldsOf(t.itemType()) {

@@ -16,7 +16,9 @@ import (
 // files have been expanded, and paths are relative to the working directory. Absent fields are
 // left out.
 func (c *Config) Encode() ([]byte, error) {
+	// Copy, because the caller's configuration must keep its list of files.
 	whole := *c
+	// Included files are already part of the lists.
 	whole.Include = nil
 	var b bytes.Buffer
 	e := yaml.NewEncoder(&b)
@@ -30,6 +32,7 @@ func (c *Config) Encode() ([]byte, error) {
 // encode does the reverse of decoding: it returns v as a node, or nil if the file should not
 // mention it. tag belongs to the struct field that holds v.
 func encode(v reflect.Value, tag reflect.StructTag) *yaml.Node {
+	// These types have a text that differs from their Go value.
 	switch value := v.Interface().(type) {
 	case Duration:
 		return scalarNode("!!str", value.D().String())
@@ -43,6 +46,7 @@ func encode(v reflect.Value, tag reflect.StructTag) *yaml.Node {
 		if v.IsNil() {
 			return nil
 		}
+		// A pointer to a string tells an empty text from an absent one.
 		if v.Elem().Kind() == reflect.String {
 			return scalarNode("!!str", v.Elem().String()) // may be empty, unlike a plain string
 		}
@@ -64,6 +68,7 @@ func encode(v reflect.Value, tag reflect.StructTag) *yaml.Node {
 		}
 		return scalarNode("!!str", v.String())
 	case reflect.Int, reflect.Float64:
+		// 0 may mean "not set" for a field whose range excludes it, and must then not be written.
 		if v.IsZero() && tag.Get("min") != "" && !yamlfile.InRange(tag, 0) {
 			return nil
 		}
@@ -72,6 +77,7 @@ func encode(v reflect.Value, tag reflect.StructTag) *yaml.Node {
 	return scalarNode("", fmt.Sprint(v.Interface()))
 }
 
+// encodeStruct returns a mapping with the fields of v that the file would mention.
 func encodeStruct(v reflect.Value) *yaml.Node {
 	mapping := &yaml.Node{Kind: yaml.MappingNode}
 	var alternatives []string
@@ -81,10 +87,12 @@ func encodeStruct(v reflect.Value) *yaml.Node {
 	for _, f := range yamlfile.FieldsOf(v.Type()) {
 		name := f.Tag.Get("yaml")
 		field := v.FieldByIndex(f.Index)
+		// Of alternative fields, only one may be written.
 		if slices.Contains(alternatives, name) && field.IsZero() {
 			continue
 		}
 		value := encode(field, f.Tag)
+		// An empty struct is left out. An empty struct behind a pointer means something, so it is written.
 		empty := value == nil || value.Kind == yaml.MappingNode && len(value.Content) == 0 && f.Type.Kind() != reflect.Pointer
 		if !empty {
 			mapping.Content = append(mapping.Content, scalarNode("!!str", name), value)

@@ -11,7 +11,9 @@ type ErrorPage struct {
 	ContentType HeaderValue `yaml:"contentType" default:"text/html; charset=utf-8"`
 }
 
+// check reports codes that are not those of errors.
 func (p *ErrorPage) check(n node) {
+	// Other statuses are no errors, and have no page.
 	for i, code := range p.Codes {
 		if code < 400 {
 			n.at("codes").item(i).failf("want the status of an error, 400 to 599")

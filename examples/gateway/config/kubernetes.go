@@ -22,7 +22,9 @@ type KubernetesRoutes struct {
 	IngressHTTPS Address `yaml:"ingressHTTPS" default:":443"`
 }
 
+// check reports a name that Kubernetes would reject, and addresses that contradict each other.
 func (k *KubernetesRoutes) check(n node) {
+	// Kubernetes requires this form for the names of controllers.
 	if domain, path, ok := strings.Cut(k.ControllerName, "/"); !ok || !isDomain(domain) || path == "" {
 		n.at("controllerName").failf("want a domain and a path, such as example.com/gateway")
 	}

@@ -70,13 +70,16 @@ type Listener struct {
 // Version returns a text that changes when the listener's configuration changes.
 func (l *Listener) Version() string { return l.version }
 
+// check reports settings that do not fit the protocol.
 func (l *Listener) check(n node) {
+	// Both directions are checked: TLS without HTTPS would silently serve cleartext.
 	switch {
 	case l.Protocol == "HTTPS" && l.TLS == nil:
 		n.at("tls").failf("missing: protocol HTTPS needs tls with certificates or acme")
 	case l.Protocol != "HTTPS" && l.TLS != nil:
 		n.at("tls").failf("want protocol: HTTPS beside tls")
 	}
+	// These rules need a request, which a TCP connection does not have.
 	for name, used := range map[string]bool{
 		"basicAuth": l.BasicAuth != nil, "jwt": l.JWT != nil, "maxRequestBodyBytes": l.MaxRequestBodyBytes > 0,
 	} {
@@ -84,6 +87,7 @@ func (l *Listener) check(n node) {
 			n.at(name).failf("want protocol HTTP or HTTPS beside %s", name)
 		}
 	}
+	// 0 would mean no limit, and clients could hold connections forever.
 	if l.RequestHeadersTimeout == 0 {
 		n.at("requestHeadersTimeout").failf("want a duration above 0")
 	}
@@ -105,6 +109,7 @@ type ListenerPath struct {
 	Allow []string `yaml:"allow" enum:"%2F,%5C,%3B,%00,\\,;"`
 }
 
+// check reports rules that need a normalized path.
 func (p *ListenerPath) check(n node) {
 	if !p.Normalize && (!p.MergeSlashes || len(p.Allow) > 0) {
 		n.at("normalize").failf("want true beside mergeSlashes and allow")
@@ -133,6 +138,7 @@ type ListenerTLS struct {
 
 func (t *ListenerTLS) oneOf() []string { return []string{"certificates", "acme"} }
 
+// check reports TLS without any source of certificates.
 func (t *ListenerTLS) check(n node) {
 	if t.ACME == nil && len(t.Certificates) == 0 {
 		n.at("certificates").failf("want at least one certificate")
@@ -149,6 +155,7 @@ type Certificate struct {
 	pair tls.Certificate
 }
 
+// check parses the certificate with its key and keeps both, so that serving needs no second attempt.
 func (c *Certificate) check(n node) {
 	pair, err := tls.X509KeyPair(c.CertificateChain.Data, c.PrivateKey.Data)
 	if err != nil {
@@ -182,6 +189,7 @@ func (c *ClientValidation) check(n node) { c.pool = poolOf(n.at("caCertificates"
 // Pool returns the certificate authorities that issue client certificates.
 func (c *ClientValidation) Pool() *x509.CertPool { return c.pool }
 
+// poolOf returns the certificates in f, or an empty pool after it has reported a mistake at n.
 func poolOf(n node, f File) *x509.CertPool {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(f.Data) {
@@ -208,11 +216,13 @@ type ACME struct {
 	CACertificates *File `yaml:"caCertificates"`
 }
 
+// check reports names for which the gateway cannot obtain a certificate.
 func (a *ACME) check(n node) {
 	a.CacheDirectory = n.resolve(a.CacheDirectory)
 	if len(a.Domains) == 0 {
 		n.at("domains").failf("want at least one domain")
 	}
+	// A wildcard can only be proven with a DNS record, which the gateway does not create.
 	for i, d := range a.Domains {
 		if strings.HasPrefix(string(d), "*.") {
 			n.at("domains").item(i).failf("want a name without *, because its challenges need DNS")
@@ -231,8 +241,11 @@ type Compression struct {
 	ContentTypes []string `yaml:"contentTypes"`
 }
 
+// check reports content types that would match no response.
 func (c *Compression) check(n node) {
 	for i, t := range c.ContentTypes {
+		// ParseMediaType returns the type in lower case without parameters, so a difference means that t is not in
+		// this form.
 		if kind, _, _ := mime.ParseMediaType(t); kind != t || !strings.Contains(t, "/") || strings.Contains(t, "*") {
 			n.at("contentTypes").item(i).failf("want a content type in lower case, such as text/html")
 		}
@@ -257,7 +270,9 @@ type Admin struct {
 	Hosts []Hostname `yaml:"hosts"`
 }
 
+// check reports an address of the tap that other machines could reach.
 func (a *Admin) check(n node) {
+	// The address is only parsed to check it. The tap's API is not protected, so it must be on loopback.
 	var address Address
 	host, _, _ := net.SplitHostPort(a.Tap)
 	ip, _ := netip.ParseAddr(host)
@@ -277,6 +292,7 @@ type AccessLog struct {
 	Path string `yaml:"path" default:"stdout"`
 }
 
+// check reports fields that the log does not have.
 func (a *AccessLog) check(n node) {
 	if a.Path != "stdout" {
 		a.Path = n.resolve(a.Path)

@@ -86,6 +86,7 @@ func (r *Route) Profile() profiles.Route {
 	}
 	for _, m := range r.RequestMirrors {
 		size := int64(m.MaxBodyBytes)
+		// 0 in the file means no limit, which package profiles writes as -1.
 		if size == 0 {
 			size = -1
 		}
@@ -105,12 +106,15 @@ func (r *Route) Profile() profiles.Route {
 		p.Rewrite = &profiles.Rewrite{Host: string(u.Hostname)}
 		p.Rewrite.Path, p.Rewrite.OldPrefix, p.Rewrite.NewPrefix = r.paths(u.Path)
 	}
+	// A redirect that only has a status leads to the same URL. Package profiles rejects it, and redirectHere applies
+	// it.
 	if redirect := r.redirect(); redirect != nil && *redirect != (profiles.Redirect{Status: redirect.Status}) {
 		p.Redirect = redirect
 	}
 	return p
 }
 
+// redirect converts r's redirect, or returns nil.
 func (r *Route) redirect() *profiles.Redirect {
 	filter := r.RequestRedirect
 	if filter == nil {
@@ -123,6 +127,7 @@ func (r *Route) redirect() *profiles.Redirect {
 
 // paths returns either the full path or the prefixes that p replaces.
 func (r *Route) paths(p *PathModifier) (full, oldPrefix, newPrefix string) {
+	// The order matters: an empty prefix is a valid replacement, so it is a pointer.
 	switch {
 	case p == nil:
 		return "", "", ""
@@ -142,6 +147,7 @@ func classesOf(codes []Status) []profiles.ResponseClass {
 	for _, code := range codes {
 		classes = append(classes, profiles.ResponseClass{Match: profiles.Status{Min: int(code), Max: int(code)}, Failure: true})
 	}
+	// The last class catches all other statuses. The first class that matches wins.
 	return append(classes, profiles.ResponseClass{Match: profiles.Status{Min: 100, Max: 999}})
 }
 
@@ -162,6 +168,7 @@ func (m *HeaderModifier) convert() (c layer.HeaderMutation) {
 // match returns the condition for the whole route, combining listeners, hostnames and matches.
 func (r *Route) match() profiles.Match {
 	var all profiles.All
+	// Each of the three lists is a condition of its own, of which any element may match.
 	all = appendAny(all, r.Listeners, func(name Name) profiles.Match {
 		return profiles.Header{Name: ListenerHeader, Value: profiles.Exact(name)}
 	})
@@ -182,6 +189,7 @@ func appendAny[T any](all profiles.All, list []T, match func(T) profiles.Match) 
 	return append(all, conditions)
 }
 
+// match returns the condition for a host name. A wildcard stands for at least one character.
 func (v Hostname) match() profiles.StringMatch {
 	if suffix, wild := strings.CutPrefix(string(v), "*"); wild {
 		return profiles.Regex(".+" + regexp.QuoteMeta(suffix))
@@ -193,6 +201,7 @@ func (v Hostname) match() profiles.StringMatch {
 // request that a browser sends before a request that matches m.
 func (m *Match) match(cors bool) profiles.Match {
 	var all profiles.All
+	// Exactly one field of the path is set.
 	switch p := m.Path; {
 	case p == nil:
 	case p.Exact != "":
@@ -202,6 +211,7 @@ func (m *Match) match(cors bool) profiles.Match {
 	case p.Pattern != "":
 		all = append(all, profiles.Path(p.Pattern.Regexp()))
 	default:
+		// The expression must match the whole path, as the other forms do.
 		all = append(all, profiles.Path("^(?:"+string(p.RegularExpression)+")$"))
 	}
 	if m.GRPC != nil {
@@ -221,9 +231,11 @@ func (m *Match) match(cors bool) profiles.Match {
 	switch {
 	case len(others) == 0:
 		return all
+	// Without CORS, preflight requests are like any others.
 	case !cors:
 		return append(all, others...)
 	}
+	// A preflight request has neither the method nor the header fields of the request that follows it.
 	preflight := profiles.All{profiles.Method("OPTIONS")}
 	if m.Method != "" {
 		preflight = append(preflight, profiles.Header{Name: "Access-Control-Request-Method", Value: profiles.Exact(m.Method)})
@@ -236,6 +248,7 @@ func (m *Match) match(cors bool) profiles.Match {
 // match converts v for package profiles. with turns a condition on the value alone into one on a
 // certain header field or query parameter.
 func (v *ValueMatch) match(with func(profiles.StringMatch) profiles.Match) profiles.Match {
+	// Exactly one field is set. Present is a pointer, because false is a condition too.
 	switch {
 	case v.Exact != nil:
 		return with(profiles.Exact(*v.Exact))

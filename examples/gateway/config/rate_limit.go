@@ -20,7 +20,9 @@ type RateLimit struct {
 	Header HeaderName `yaml:"header"`
 }
 
+// check reports a header field that is missing or has no effect.
 func (r *RateLimit) check(n node) {
+	// The two conditions exclude each other.
 	if r.Per == "Header" && r.Header == "" {
 		n.at("header").failf("missing: per: Header needs the name of a header field")
 	}
@@ -54,6 +56,7 @@ type RateLimitService struct {
 	EnableXRateLimitHeaders string `yaml:"enableXRateLimitHeaders" default:"Off" enum:"Off,DraftVersion03"`
 }
 
+// check reports a timeout of 0, with which every request to the service would fail.
 func (s *RateLimitService) check(n node) {
 	if s.Timeout == 0 {
 		n.at("timeout").failf("want a duration above 0")
@@ -68,6 +71,7 @@ type RateLimitDescriptor struct {
 	Actions []RateLimitAction `yaml:"actions" is:"required"`
 }
 
+// check reports a descriptor without actions, which would describe no request.
 func (d *RateLimitDescriptor) check(n node) {
 	if len(d.Actions) == 0 {
 		n.at("actions").failf("want at least one action")
@@ -92,6 +96,7 @@ func (a *RateLimitAction) oneOf() []string {
 
 // Key returns the entry's key.
 func (a *RateLimitAction) Key() string {
+	// Exactly one field is set.
 	switch {
 	case a.RemoteAddress != nil:
 		return "remote_address"
@@ -145,6 +150,7 @@ func (r *Route) DescribeLimits() string {
 		parts = append(parts, fmt.Sprintf("%v requests a second per %s", l.RequestsPerSecond, per))
 	}
 	for _, d := range r.GlobalRateLimits {
+		// A descriptor is described by its keys, because the values depend on the request.
 		keys := make([]string, 0, len(d.Actions))
 		for _, a := range d.Actions {
 			key := a.Key()
@@ -165,6 +171,7 @@ func (c *Config) checkLimits(n node, services names) {
 		name := n.at("rateLimitService").at("backendRef").at("name")
 		refer(name, "service", s.BackendRef.Name, services)
 		counter := c.Service(s.BackendRef.Name)
+		// A fixed response, HTTP/1 and a PROXY header all prevent gRPC.
 		if counter != nil && (counter.DirectResponse != nil || counter.Protocol == "HTTP1" || counter.ProxyProtocol != nil) {
 			name.failf("want a service with endpoints that have gRPC")
 		}

@@ -91,8 +91,11 @@ func (r *Route) oneOf() []string {
 	return []string{"backendRefs", "requestRedirect", "directResponse", "staticFiles"}
 }
 
+// check implements [checked]. It ends with the checks of package profiles, which need a route without other
+// mistakes.
 func (r *Route) check(n node) {
 	mistakes := len(n.Mistakes)
+	// With weights of 0 only, no service could be selected.
 	if n.has("backendRefs") && r.totalWeight() == 0 {
 		n.at("backendRefs").failf("want at least one service with a weight above 0")
 	}
@@ -102,6 +105,7 @@ func (r *Route) check(n node) {
 	if redirect := r.RequestRedirect; redirect != nil && redirect.Path != nil && redirect.Path.ReplacePrefixMatch != nil {
 		r.needPrefix(n.at("requestRedirect").at("path").at("replacePrefixMatch"))
 	}
+	// A request gets at most one fault, so the percentages add up.
 	total := 0.0
 	for _, f := range r.Faults {
 		total += f.Percentage
@@ -133,6 +137,7 @@ func (r *Route) Prefix() string {
 	return ""
 }
 
+// totalWeight returns the sum of the backends' weights.
 func (r *Route) totalWeight() (total int) {
 	for _, b := range r.BackendRefs {
 		total += b.Weight
@@ -156,10 +161,12 @@ type Match struct {
 	ClientCIDRs []Prefix `yaml:"clientCIDRs"`
 }
 
+// check implements [checked].
 func (m *Match) check(n node) {
 	if m.GRPC != nil && (m.Path != nil || m.Method != "") {
 		n.at("grpc").failf("grpc excludes path and method, because a gRPC call is a POST to /service/method")
 	}
+	// The names of query parameters are free, but those of header fields are not.
 	for i, h := range m.Headers {
 		var name HeaderName
 		if err := name.parse(h.Name); err != nil {
@@ -169,6 +176,7 @@ func (m *Match) check(n node) {
 			n.at("headers").item(i).at("name").failf("want hostnames of the route instead of the header Host")
 		}
 	}
+	// The file's node tells whether any field is set.
 	if len(n.n.Content) == 0 {
 		n.failf("want at least one of path, method, headers, queryParams, grpc, clientCIDRs")
 	}
@@ -220,6 +228,7 @@ type GRPCMatch struct {
 	Method string `yaml:"method"`
 }
 
+// check implements [checked]. Both names are parts of a path, so they cannot contain "/".
 func (g *GRPCMatch) check(n node) {
 	for name, text := range map[string]string{"service": g.Service, "method": g.Method} {
 		if strings.ContainsAny(text, "/? ") {
@@ -247,6 +256,7 @@ type Timeouts struct {
 	BackendRequest Duration `yaml:"backendRequest"`
 }
 
+// check reports a timeout for a backend that could never expire, because the request's own does first.
 func (t *Timeouts) check(n node) {
 	if t.Request > 0 && t.BackendRequest > t.Request {
 		n.at("backendRequest").failf("want at most request, which is %v", t.Request.D())
@@ -277,6 +287,7 @@ type Hedge struct {
 	Delay Duration `yaml:"delay" is:"required"`
 }
 
+// check reports a delay of 0, with which every request would be sent twice at once.
 func (h *Hedge) check(n node) {
 	if h.Delay == 0 {
 		n.at("delay").failf("want a duration above 0")
@@ -300,6 +311,7 @@ type HeaderModifier struct {
 // HasVariables reports whether any value contains a variable. Generated configurations never do.
 func (m *HeaderModifier) HasVariables() bool { return m.variables }
 
+// check implements [checked], and remembers whether a value contains variables.
 func (m *HeaderModifier) check(n node) {
 	m.mutation = m.convert()
 	check := func(list string, i int, value HeaderValue, change layer.HeaderMutation) {
@@ -354,7 +366,9 @@ type RequestRedirect struct {
 	StatusCode string `yaml:"statusCode" default:"302" enum:"301,302,303,307,308"`
 }
 
+// check implements [checked].
 func (r *RequestRedirect) check(n node) {
+	// The status alone is enough: it redirects to the same URL.
 	if len(n.n.Content) == 0 {
 		n.failf("want at least one of scheme, hostname, port, path, statusCode")
 	}
@@ -377,6 +391,7 @@ type URLRewrite struct {
 	Path *PathModifier `yaml:"path"`
 }
 
+// check implements [checked].
 func (u *URLRewrite) check(n node) {
 	if u.Hostname == "" && u.Path == nil {
 		n.failf("want at least one of hostname, path")
@@ -397,6 +412,7 @@ type StaticFiles struct {
 	Fallback Path `yaml:"fallback"`
 }
 
+// check reports a root that is not an existing folder. A relative one starts at the configuration file.
 func (s *StaticFiles) check(n node) {
 	s.Root = n.resolve(s.Root)
 	if info, err := os.Stat(s.Root); err != nil || !info.IsDir() {
@@ -443,6 +459,7 @@ type Fault struct {
 	TTL Duration `yaml:"ttl" default:"10m"`
 }
 
+// check implements [checked].
 func (f *Fault) check(n node) {
 	if f.FixedDelay == 0 && f.Abort == nil {
 		n.failf("want at least one of fixedDelay, abort")
@@ -478,6 +495,7 @@ type CORS struct {
 	MaxAge Duration `yaml:"maxAge" default:"5s"`
 }
 
+// check implements [checked].
 func (c *CORS) check(n node) {
 	if len(c.AllowOrigins) == 0 {
 		n.at("allowOrigins").failf("want at least one origin")
@@ -505,6 +523,7 @@ type ExternalAuth struct {
 	AllowedResponseHeaders []HeaderName `yaml:"allowedResponseHeaders"`
 }
 
+// check reports a timeout of 0, with which every request to the service would fail.
 func (e *ExternalAuth) check(n node) {
 	if e.Timeout == 0 {
 		n.at("timeout").failf("want a duration above 0")
@@ -523,6 +542,7 @@ type RetryBudget struct {
 	Interval Duration `yaml:"interval" default:"10s"`
 }
 
+// check reports an interval that the retry layer does not support.
 func (b *RetryBudget) check(n node) {
 	if d := b.Interval.D().Seconds(); d < 1 || d > 60 {
 		n.at("interval").failf("want a duration from 1s to 60s")
@@ -532,6 +552,7 @@ func (b *RetryBudget) check(n node) {
 // Describe says where the route sends requests: to services with their shares, to a redirect, to
 // a fixed response, or to files.
 func (r *Route) Describe() string {
+	// The order does not matter, because a route has only one of these.
 	switch {
 	case r.DirectResponse != nil:
 		return fmt.Sprintf("direct response %d", r.DirectResponse.Status)

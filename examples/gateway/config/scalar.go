@@ -25,6 +25,7 @@ import (
 // Name is the name of a listener, service or route: a lower-case DNS name.
 type Name string
 
+// parse implements [scalar]. 253 characters is DNS's limit for a name.
 func (v *Name) parse(text string) error {
 	valid := len(text) <= 253
 	for label := range strings.SplitSeq(text, ".") {
@@ -40,6 +41,7 @@ func (v *Name) parse(text string) error {
 // isLabel reports whether text is a label of a DNS name in lower case: up to 63 letters, digits and
 // '-', which must not be the first or last character.
 func isLabel(text string) bool {
+	// 63 characters is DNS's limit for a label.
 	if text == "" || len(text) > 63 || text[0] == '-' || text[len(text)-1] == '-' {
 		return false
 	}
@@ -51,6 +53,7 @@ func isLabel(text string) bool {
 // Duration is a time that is not negative, written as 300ms, 10s or 1m30s.
 type Duration time.Duration
 
+// parse implements [scalar].
 func (v *Duration) parse(text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
@@ -67,10 +70,12 @@ func (v Duration) D() time.Duration { return time.Duration(v) }
 // 8080 on all interfaces.
 type Address string
 
+// parse implements [scalar]. All errors are collected before, because each of them has the same message.
 func (v *Address) parse(text string) error {
 	host, port, err := net.SplitHostPort(text)
 	n, portErr := strconv.ParseUint(port, 10, 16)
 	_, ipErr := netip.ParseAddr(host)
+	// An empty host means all interfaces.
 	if err != nil || portErr != nil || n > 65535 || host != "" && host != "localhost" && ipErr != nil {
 		return errors.New("an IP address with a port, such as 127.0.0.1:8080, or :8080")
 	}
@@ -81,6 +86,7 @@ func (v *Address) parse(text string) error {
 // HostPort is a DNS name or an IP address, with a port above 0.
 type HostPort string
 
+// parse implements [scalar].
 func (v *HostPort) parse(text string) error {
 	host, port, err := net.SplitHostPort(text)
 	n, portErr := strconv.ParseUint(port, 10, 16)
@@ -95,6 +101,7 @@ func (v *HostPort) parse(text string) error {
 // EndpointAddress is an IP address with a port above 0, or "unix:" and a socket's absolute path.
 type EndpointAddress string
 
+// parse implements [scalar]. Which of the two forms is checked depends on the prefix "unix:".
 func (v *EndpointAddress) parse(text string) error {
 	addr, err := netip.ParseAddrPort(text)
 	path, socket := strings.CutPrefix(text, "unix:")
@@ -128,7 +135,9 @@ func isDomain(text string) bool {
 // label may be "*", which matches one or more labels.
 type Hostname string
 
+// parse implements [scalar]. The name is stored in lower case without a final dot, as hosts are compared.
 func (v *Hostname) parse(text string) error {
+	// An IP address would look like a DNS name.
 	_, err := netip.ParseAddr(text)
 	if err == nil || !isDomain(strings.TrimPrefix(text, "*.")) {
 		return errors.New("a DNS name without a port, such as books.example or *.books.example")
@@ -140,6 +149,7 @@ func (v *Hostname) parse(text string) error {
 // Prefix is a range of IP addresses such as "10.0.0.0/8", or a single address.
 type Prefix struct{ netip.Prefix }
 
+// parse implements [scalar]. An address becomes a range that only contains itself.
 func (v *Prefix) parse(text string) error {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		v.Prefix = netip.PrefixFrom(addr, addr.BitLen())
@@ -149,6 +159,7 @@ func (v *Prefix) parse(text string) error {
 	if err != nil {
 		return errors.New("a range of IP addresses such as 10.0.0.0/8")
 	}
+	// Bits after the prefix are ignored, as most programs do.
 	v.Prefix = p.Masked()
 	return nil
 }
@@ -156,6 +167,7 @@ func (v *Prefix) parse(text string) error {
 // HeaderName is a valid header field name.
 type HeaderName string
 
+// parse implements [scalar].
 func (v *HeaderName) parse(text string) error {
 	if !httpguts.ValidHeaderFieldName(text) {
 		return errors.New("the name of a header field, such as X-User")
@@ -167,6 +179,7 @@ func (v *HeaderName) parse(text string) error {
 // HeaderValue is a header field value without control characters.
 type HeaderValue string
 
+// parse implements [scalar].
 func (v *HeaderValue) parse(text string) error {
 	if !httpguts.ValidHeaderFieldValue(text) {
 		return errors.New("a header value without control characters")
@@ -178,6 +191,7 @@ func (v *HeaderValue) parse(text string) error {
 // Method is an HTTP method in upper case.
 type Method string
 
+// parse implements [scalar]. Methods are tokens, and so are names of header fields.
 func (v *Method) parse(text string) error {
 	if !httpguts.ValidHeaderFieldName(text) || text != strings.ToUpper(text) {
 		return errors.New("an HTTP method in upper case, such as GET")
@@ -197,6 +211,8 @@ func (v *Text) parse(text string) error {
 // Path is a percent-encoded path that begins with "/", without a query.
 type Path string
 
+// parse implements [scalar]. The path is stored in its normal form, because requests' paths are compared in that
+// form.
 func (v *Path) parse(text string) error {
 	if !strings.HasPrefix(text, "/") || strings.ContainsAny(text, "?#") || !isPath(text) {
 		return errors.New("a path that begins with /, without a query, percent-encoded")
@@ -221,12 +237,15 @@ func isPath(text string) bool {
 // Pattern is a path with placeholders for whole segments: "/books/{id}/pages/{page}".
 type Pattern string
 
+// placeholder matches a whole segment such as {id}.
 var placeholder = regexp.MustCompile(`^\{[A-Za-z_][A-Za-z0-9_]*\}$`)
 
+// parse implements [scalar].
 func (v *Pattern) parse(text string) error {
 	if !strings.HasPrefix(text, "/") {
 		return errors.New("a path with placeholders, such as /books/{id}")
 	}
+	// Skip the first slash, before which there is no segment.
 	for segment := range strings.SplitSeq(text[1:], "/") {
 		if !placeholder.MatchString(segment) && !isPath("/"+segment) {
 			return errors.New("a path with placeholders for whole segments, such as /books/{id}")
@@ -242,6 +261,7 @@ func (v Pattern) Regexp() string {
 	var b strings.Builder
 	for segment := range strings.SplitSeq(string(v)[1:], "/") {
 		b.WriteByte('/')
+		// A placeholder ends at the next slash.
 		if placeholder.MatchString(segment) {
 			b.WriteString("[^/]+")
 		} else {
@@ -254,6 +274,7 @@ func (v Pattern) Regexp() string {
 // Regex is a regular expression in Go syntax. It must match the whole value.
 type Regex string
 
+// parse implements [scalar].
 func (v *Regex) parse(text string) error {
 	if _, err := syntax.Parse(text, syntax.Perl); err != nil {
 		return fmt.Errorf("a regular expression of Go: %w", err)
@@ -265,6 +286,7 @@ func (v *Regex) parse(text string) error {
 // Status is the HTTP status of a final response, from 200 to 599.
 type Status int
 
+// parse implements [scalar].
 func (v *Status) parse(text string) error {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 200 || n > 599 {
@@ -278,7 +300,9 @@ func (v *Status) parse(text string) error {
 // with "*.", where "*" matches one or more labels.
 type Origin string
 
+// parse implements [scalar].
 func (v *Origin) parse(text string) error {
+	// A wildcard is no valid host, so the URL is parsed without it.
 	u, err := url.Parse(strings.Replace(text, "://*.", "://", 1))
 	ok := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.Path == "" && u.RawQuery == "" && u.User == nil
 	if text != "*" && !ok {
@@ -295,12 +319,14 @@ func (v Origin) Matches(origin string) bool {
 	if !wild {
 		return origin == string(v)
 	}
+	// The first condition prevents that the scheme and the suffix overlap.
 	return len(origin) >= len(v) && strings.HasPrefix(origin, scheme) && strings.HasSuffix(origin, suffix)
 }
 
 // URL is an absolute URL with the scheme http or https.
 type URL string
 
+// parse implements [scalar].
 func (v *URL) parse(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -317,6 +343,7 @@ type File struct {
 	Data []byte
 }
 
+// parse only stores the path. The file is read later, when its base folder is known.
 func (v *File) parse(text string) error {
 	if text == "" {
 		return errors.New("the path of a file")
@@ -327,6 +354,7 @@ func (v *File) parse(text string) error {
 
 // decodeFile reads the file whose path is v into f.
 func (s *source) decodeFile(d *yamlfile.Decoder, v yamlfile.Value, f *File) {
+	// Without a path, there is nothing to read.
 	mistakes := len(v.Mistakes)
 	d.Scalar(v, f.parse)
 	if len(v.Mistakes) > mistakes {

@@ -68,6 +68,7 @@ func (s *Service) Settings() string { return s.settings }
 // setVersions computes what Version and Settings return.
 func (s *Service) setVersions() {
 	s.settings = digest(s)
+	// A copy without these fields has the same digest as long as only they change.
 	fixed := *s
 	fixed.LoadBalancer = LoadBalancer{}
 	fixed.SessionPersistence = nil
@@ -84,10 +85,12 @@ func (s *Service) oneOf() []string {
 	return []string{"static", "dns", "kubernetes", "linkerd", "directResponse"}
 }
 
+// check implements [checked].
 func (s *Service) check(n node) {
 	if s.ConnectTimeout == 0 {
 		n.at("connectTimeout").failf("want a duration above 0")
 	}
+	// A TCP check connects to an address, which a Unix socket does not have.
 	if s.Static != nil && s.HealthCheck != nil && s.HealthCheck.TCP {
 		for _, a := range s.Static.addresses() {
 			if _, ok := a.Socket(); ok {
@@ -118,6 +121,7 @@ type StaticEndpoint struct {
 
 func (s *Static) oneOf() []string { return []string{"addresses", "endpoints"} }
 
+// check implements [checked].
 func (s *Static) check(n node) {
 	for _, name := range s.oneOf() {
 		if n.has(name) && len(s.List()) == 0 {
@@ -129,8 +133,9 @@ func (s *Static) check(n node) {
 // List returns all endpoints.
 func (s *Static) List() []StaticEndpoint {
 	list := slices.Clone(s.Endpoints)
+	// An address without a weight has the default.
 	for _, address := range s.Addresses {
-		list = append(list, StaticEndpoint{address, 1})
+		list = append(list, StaticEndpoint{Address: address, Weight: 1})
 	}
 	return list
 }
@@ -151,6 +156,7 @@ type DNS struct {
 	Name string `yaml:"name" is:"required"`
 }
 
+// check implements [checked].
 func (d *DNS) check(n node) {
 	var h HostPort
 	if h.parse(d.Name) != nil && !isDomain(d.Name) {
@@ -167,6 +173,7 @@ type Kubernetes struct {
 	Kubeconfig *File `yaml:"kubeconfig"`
 }
 
+// check implements [checked].
 func (k *Kubernetes) check(n node) {
 	host, port, ok := strings.Cut(k.Name, ":")
 	if service, namespace, dot := strings.Cut(host, "."); !ok || !dot || port == "" || !isLabel(service) || !isDomain(namespace) {
@@ -198,6 +205,7 @@ type ServiceTLS struct {
 	pool *x509.CertPool
 }
 
+// check implements [checked], and parses the certificates.
 func (t *ServiceTLS) check(n node) {
 	if t.CACertificates != nil {
 		t.pool = poolOf(n.at("caCertificates"), *t.CACertificates)
@@ -246,6 +254,7 @@ type LoadBalancer struct {
 	SlowStart Duration `yaml:"slowStart"`
 }
 
+// check implements [checked].
 func (l *LoadBalancer) check(n node) {
 	switch {
 	case l.Policy == "ConsistentHash" && l.Hash == nil:
@@ -307,12 +316,15 @@ type HealthCheck struct {
 
 func (h *HealthCheck) oneOf() []string { return []string{"path", "grpc", "tcp"} }
 
+// check implements [checked].
 func (h *HealthCheck) check(n node) {
+	// These fields only have a meaning for an HTTP request.
 	for _, name := range []string{"method", "hostname", "headers", "expectedStatuses"} {
 		if h.Path == "" && n.has(name) {
 			n.at(name).failf("want path beside %s", name)
 		}
 	}
+	// A header mutation knows which hosts and fields may be sent.
 	host := layer.HeaderMutation{Set: []layer.HeaderField{{Name: "Host", Value: h.Hostname}}}
 	if h.Hostname != "" && host.Validate() != nil {
 		n.at("hostname").failf("want a host name with an optional port, such as books.example")
@@ -340,6 +352,7 @@ type Queue struct {
 	MaxWait Duration `yaml:"maxWait" default:"3s"`
 }
 
+// check reports a queue that has room, but in which no request may wait.
 func (q *Queue) check(n node) {
 	if q.MaxWait == 0 && q.Capacity > 0 {
 		n.at("maxWait").failf("want a duration above 0")
@@ -366,6 +379,7 @@ type OutlierDetection struct {
 	MaxEjectionPercent float64 `yaml:"maxEjectionPercent" default:"50" min:"0" max:"99"`
 }
 
+// check implements [checked]. The limits are those of package balance.
 func (o *OutlierDetection) check(n node) {
 	if d := o.Interval.D(); d != 0 && (d < time.Millisecond || d > time.Hour) {
 		n.at("interval").failf("want 0s, or a duration from 1ms to 1h")
@@ -378,6 +392,7 @@ func (o *OutlierDetection) check(n node) {
 // Describe summarizes the service: its name, where its endpoints come from, their protocol, and
 // the load balancer policy.
 func (s *Service) Describe() string {
+	// Exactly one of the sources is set.
 	source := ""
 	switch {
 	case s.Static != nil:

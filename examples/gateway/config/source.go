@@ -72,6 +72,7 @@ func Load(path string) (*Config, error) {
 // Loader returns a function that loads the configuration again each time. It reads standard input
 // only once.
 func Loader(path string) (func() (*Config, error), error) {
+	// Standard input cannot be read again, so its content is kept.
 	if path != "-" {
 		return func() (*Config, error) { return Load(path) }, nil
 	}
@@ -88,6 +89,7 @@ func Check(path string) (warnings []*Error, err error) {
 	s := newSource(path)
 	s.lint = true
 	_, err = s.parse(path, data)
+	// Warnings are only found if there are no mistakes.
 	return s.located(s.Warnings), err
 }
 
@@ -95,6 +97,7 @@ func Check(path string) (warnings []*Error, err error) {
 // Relative paths in data start at that file's folder.
 func Parse(path string, data []byte) (*Config, error) { return newSource(path).parse(path, data) }
 
+// read returns the content of the file at path, or of standard input.
 func read(path string) ([]byte, error) {
 	if path == "-" {
 		return io.ReadAll(os.Stdin)
@@ -102,8 +105,10 @@ func read(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
+// newSource returns a source for the file at path, which may use environment variables and refer to other files.
 func newSource(path string) *source {
 	s := &source{dir: filepath.Dir(path), env: os.LookupEnv}
+	// Each file is recorded, even if it does not exist, so that the gateway notices when it appears.
 	s.read = func(name string) ([]byte, error) {
 		data, err := os.ReadFile(name)
 		s.contents = append(s.contents, Content{Path: name, Data: data})
@@ -124,22 +129,26 @@ func Generated(fields map[string]any, files map[string][]byte) (*Config, error) 
 		return data, nil
 	}}
 	v := yamlfile.Program(fields)
+	// Mistakes in the fields are collected in this file.
 	s.File = v.File
 	return s.config(v.Node)
 }
 
+// parse parses data and all files that it includes, and decodes the result.
 func (s *source) parse(path string, data []byte) (*Config, error) {
 	if path == "-" {
 		path = "stdin"
-	} else if s.dir != "" {
+	} else if s.dir != "" { // not standard input, which cannot be watched for changes
 		s.contents = append(s.contents, Content{Path: path, Data: data})
 	}
+	// The file's positions count through all parts, and position converts them back.
 	s.File = &yamlfile.File{Origin: s.position}
 	root, err := s.document(path, data)
 	if err == nil {
 		err = s.include(node{s, root, ""})
 	}
 	if err != nil {
+		// The gateway watches these files until the mistake is corrected.
 		return &Config{contents: s.contents}, err
 	}
 	return s.config(root)
@@ -148,6 +157,7 @@ func (s *source) parse(path string, data []byte) (*Config, error) {
 // config decodes the document root.
 func (s *source) config(root *yaml.Node) (*Config, error) {
 	s.Paths = make(map[*yaml.Node]string)
+	// Defaults are copied to the items first, so that each item is checked with all of its fields.
 	s.applyDefaults(root)
 	var c Config
 	s.decoder().Decode(node{s, root, ""}.value(), &c)
@@ -167,6 +177,7 @@ func (s *source) config(root *yaml.Node) (*Config, error) {
 // document parses data, the content of the named file, and returns its only document. The line
 // numbers of its nodes count through all files of s, so that [source.position] finds a node's file.
 func (s *source) document(name string, data []byte) (*yaml.Node, error) {
+	// A second document is enough for an error.
 	roots, err := yamlfile.Documents(name, data, 2)
 	if err != nil {
 		return nil, err
@@ -197,6 +208,7 @@ func addLines(root *yaml.Node, n int) {
 // position converts a line number in s to a file and a line number in it.
 func (s *source) position(line int) (name string, number int) {
 	i := len(s.parts) - 1
+	// The last part that begins before line contains it.
 	for i > 0 && s.parts[i].offset >= line {
 		i--
 	}
@@ -207,6 +219,7 @@ func (s *source) position(line int) (name string, number int) {
 // reported once, although every item that uses the field has it.
 func (s *source) located(list []*Error) []*Error {
 	yamlfile.Sort(list)
+	// Defaults have been copied to many items, and each copy reports the same mistake.
 	list = slices.CompactFunc(list, func(a, b *Error) bool { return *a == *b })
 	for _, e := range list {
 		if e.Line > 0 { // generated configurations have no lines
@@ -219,6 +232,7 @@ func (s *source) located(list []*Error) []*Error {
 // include adds the documents that root's field include names. Their lists are appended to root's.
 // Included files may include others, and each file is included only once.
 func (s *source) include(root node) error {
+	// The list grows during the loop, because included files may include others.
 	included := root.at("include").n
 	for i := 0; included.Kind == yaml.SequenceNode && i < len(included.Content); i++ {
 		item := root.at("include").item(i)
@@ -228,9 +242,11 @@ func (s *source) include(root node) error {
 		}
 		paths, err := s.matching(pattern)
 		if err != nil {
+			// paths is nil after an error, so the inner loop does nothing.
 			item.failf("want the path of a file, or a pattern such as routes/*.yaml: %v", err)
 		}
 		for _, path := range paths {
+			// A file that was already included, or includes itself, is skipped.
 			if slices.ContainsFunc(s.parts, func(p part) bool { return filepath.Clean(p.name) == path }) {
 				continue
 			}
@@ -254,12 +270,15 @@ func (s *source) include(root node) error {
 // matching returns the files that an item in the field include names.
 func (s *source) matching(pattern string) ([]string, error) {
 	path := s.resolve(pattern)
+	// Without a special character, the item is the path of a file, which must exist.
 	if !strings.ContainsAny(pattern, "*?[") {
 		return []string{path}, nil
 	}
+	// A generated configuration has no folder in which to search.
 	if _, err := filepath.Match(pattern, ""); err != nil || s.dir == "" {
 		return nil, cmp.Or(err, errors.ErrUnsupported)
 	}
+	// The list of matching files is also watched: a new file is a change.
 	list := Content{Path: path, pattern: true}
 	list.Data, _ = list.Read()
 	s.contents = append(s.contents, list)
@@ -272,6 +291,7 @@ func merge(root, addition *yaml.Node) {
 	for i := 0; i+1 < len(addition.Content); i += 2 {
 		key := addition.Content[i]
 		value := addition.Content[i+1]
+		// at returns an empty node if root lacks the field.
 		existing := node{n: root}.at(key.Value).n
 		if existing.Kind == yaml.SequenceNode && value.Kind == yaml.SequenceNode {
 			existing.Content = append(existing.Content, value.Content...)
@@ -293,6 +313,7 @@ func (s *source) applyDefaults(root *yaml.Node) {
 		for i := 0; i+1 < len(fields.n.Content); i += 2 {
 			name := fields.n.Content[i]
 			value := fields.n.Content[i+1]
+			// The value appears in several items, but a mistake in it should name the defaults.
 			s.Paths[value] = fields.path + "." + name.Value
 			for _, item := range (node{s, root, ""}).at(list).n.Content {
 				_, present := (node{s, item, ""}).value().Field(name.Value)
@@ -313,6 +334,7 @@ func (s *source) expand(text string) (string, error) {
 		return text, nil
 	}
 	var mistake error
+	// ReplaceAllStringFunc does not pass groups, so each reference is matched again.
 	return variable.ReplaceAllStringFunc(text, func(reference string) string {
 		groups := variable.FindStringSubmatch(reference)
 		name := groups[1]
@@ -322,6 +344,7 @@ func (s *source) expand(text string) (string, error) {
 		if name != "" {
 			value, ok = s.env(name)
 		}
+		// The order matters: "$${" has no name, and a default also replaces an empty value.
 		switch {
 		case reference == "$${":
 			return "${"

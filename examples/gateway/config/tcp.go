@@ -21,7 +21,9 @@ type TCPRoute struct {
 	BackendRefs []BackendRef `yaml:"backendRefs" is:"required"`
 }
 
+// check implements [checked].
 func (r *TCPRoute) check(n node) {
+	// Connections are distributed by weight, which needs one above 0.
 	total := 0
 	for _, b := range r.BackendRefs {
 		total += b.Weight
@@ -33,6 +35,7 @@ func (r *TCPRoute) check(n node) {
 
 // ProfileRoute returns the route as tap shows it, labeled like an HTTP route.
 func (r *TCPRoute) ProfileRoute() *layer.Route {
+	// These are the labels that tap shows for HTTP routes.
 	labels := map[string]string{"route": string(r.Name)}
 	if len(r.BackendRefs) == 1 {
 		labels["service"] = string(r.BackendRefs[0].Name)
@@ -68,6 +71,7 @@ func (c *Config) OnlyTCP(service Name) bool {
 	return c.InTCPRoutes(service) && !c.inRoutes(service)
 }
 
+// inRoutes reports whether an HTTP route refers to the service.
 func (c *Config) inRoutes(service Name) bool {
 	for i := range c.Routes {
 		if slices.Contains(c.Routes[i].Services(), service) {
@@ -92,6 +96,7 @@ func (c *Config) InTCPRoutes(service Name) bool {
 // checkTCP reports routes with a listener for another protocol, and services in TCP routes with
 // fields that need HTTP. n is the root.
 func (c *Config) checkTCP(n node, listeners, services names) {
+	// tcp tells which listeners serve TCP.
 	tcp := make(map[Name]bool)
 	for _, l := range c.Listeners {
 		tcp[l.Name] = l.Protocol == "TCP"
@@ -104,6 +109,7 @@ func (c *Config) checkTCP(n node, listeners, services names) {
 			}
 		}
 	}
+	// The result is not needed, because nothing refers to TCP routes.
 	namesOf(n.at("tcpRoutes"), c.TCPRoutes, func(r *TCPRoute) Name { return r.Name })
 	for i, r := range c.TCPRoutes {
 		route := n.at("tcpRoutes").item(i)
@@ -117,6 +123,7 @@ func (c *Config) checkTCP(n node, listeners, services names) {
 			refer(route.at("backendRefs").item(j).at("name"), "service", b.Name, services)
 		}
 	}
+	// A service may be used by both kinds of routes, with different requirements.
 	for i := range c.Services {
 		s := &c.Services[i]
 		service := n.at("services").item(i)

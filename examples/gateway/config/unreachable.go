@@ -10,6 +10,7 @@ import (
 // for another reason, such as a regular expression, goes unnoticed.
 func (c *Config) warnUnreachable(n node) {
 	for i := range c.Routes {
+		// covering collects the names of the routes that match before this one.
 		var covering []string
 		if c.Routes[i].isCovered(c.Routes[:i], c.Listeners, func(r *Route) {
 			if name := string(r.Name); !slices.Contains(covering, name) {
@@ -25,6 +26,7 @@ func (c *Config) warnUnreachable(n node) {
 // isCovered reports whether every request that r matches also matches a route in earlier. It
 // calls report with these routes.
 func (r *Route) isCovered(earlier []Route, listeners []Listener, report func(*Route)) bool {
+	// Without listeners, the route uses all that serve HTTP.
 	names := r.Listeners
 	if len(names) == 0 {
 		for i := range listeners {
@@ -38,12 +40,15 @@ func (r *Route) isCovered(earlier []Route, listeners []Listener, report func(*Ro
 	if len(hostnames) == 0 {
 		hostnames = []Hostname{""} // any
 	}
+	// A match without conditions holds for all requests.
 	if len(matches) == 0 {
 		matches = []Match{{}}
 	}
+	// Every combination must be covered, possibly by different routes.
 	for _, name := range names {
 		for _, host := range hostnames {
 			for i := range matches {
+				// index becomes that of the first route that covers the combination.
 				index := 0
 				for index < len(earlier) && !earlier[index].covers(name, host, &matches[i], r.CORS != nil) {
 					index++
@@ -55,6 +60,7 @@ func (r *Route) isCovered(earlier []Route, listeners []Listener, report func(*Ro
 			}
 		}
 	}
+	// A route that no listener uses is not covered, but a different mistake.
 	return len(names) > 0
 }
 
@@ -70,8 +76,10 @@ func (r *Route) covers(listener Name, host Hostname, m *Match, cors bool) bool {
 	if len(r.Matches) == 0 {
 		return true
 	}
+	// One match must cover m alone: several that cover it together are not recognized.
 	for i := range r.Matches {
 		match := &r.Matches[i]
+		// r must also match the preflight requests that m implies.
 		if match.covers(m) && (!cors || r.CORS != nil || match.Method == "" && len(match.Headers) == 0) {
 			return true
 		}
@@ -86,6 +94,7 @@ func (v Hostname) covers(host Hostname) bool {
 
 // covers reports whether every request that meets narrower also meets m.
 func (m *Match) covers(narrower *Match) bool {
+	// A gRPC call is always a POST.
 	method := narrower.Method
 	if narrower.GRPC != nil {
 		method = "POST"
@@ -96,6 +105,8 @@ func (m *Match) covers(narrower *Match) bool {
 		coverValues(m.QueryParams, narrower.QueryParams, func(a, b string) bool { return a == b })
 }
 
+// covers reports whether every path that meets narrower also meets p. Regular expressions are only compared as
+// texts.
 func (p *PathMatch) covers(narrower *PathMatch) bool {
 	switch {
 	case p == nil:
@@ -106,6 +117,7 @@ func (p *PathMatch) covers(narrower *PathMatch) bool {
 		return true
 	}
 	prefix := strings.TrimSuffix(string(p.Prefix), "/") // "/" becomes ""
+	// Only one of the fields is set, so the concatenation is that one.
 	text := string(narrower.Exact) + string(narrower.Prefix) + string(narrower.Pattern)
 	return p.Prefix != "" && (prefix == "" || text == prefix || strings.HasPrefix(text, prefix+"/"))
 }
@@ -126,6 +138,7 @@ func coverPrefixes(list, ranges []Prefix) bool {
 			return false
 		}
 	}
+	// No ranges mean all addresses, which a list does not contain.
 	return len(ranges) > 0
 }
 

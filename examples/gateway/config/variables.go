@@ -21,6 +21,7 @@ func RequestVariables() []string {
 	return []string{"client_ip", "host", "listener", "method", "path", "request_id", "route", "scheme"}
 }
 
+// requestVariable matches a variable in a header value.
 var requestVariable = regexp.MustCompile(`\{[a-z_]+\}`)
 
 func (v HeaderValue) hasVariables() bool { return requestVariable.MatchString(string(v)) }
@@ -37,6 +38,7 @@ func (v HeaderValue) checkVariables(n node) {
 // Expand passes the parts of v between variables to text, and the variables' names to variable.
 func (v HeaderValue) Expand(text, variable func(string)) {
 	end := 0
+	// Each span is the start and the end of a variable with its braces.
 	for _, span := range requestVariable.FindAllStringIndex(string(v), -1) {
 		text(string(v[end:span[0]]))
 		variable(string(v[span[0]+1 : span[1]-1]))

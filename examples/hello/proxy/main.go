@@ -95,6 +95,7 @@ func targets[Req, Rsp any](conn *grpc.ClientConn, access layer.Accessor[Req, Rsp
 ) func(ctx context.Context, target string) layer.Service[Req, Rsp] {
 	source := profilesource.New(conn)
 	return func(ctx context.Context, target string) layer.Service[Req, Rsp] {
+		// balancer returns the service for one backend of a profile. The router calls it.
 		balancer := func(name string) layer.Service[Req, Rsp] {
 			resolver := linkerd.New(conn)
 			if endpoints, err := static.Endpoints(name); err == nil { // an IP address is its own endpoint

@@ -21,6 +21,7 @@ import (
 // gRPC server of grpc.example, a server of echo.example that returns the bytes it gets, and a
 // controller that knows them. It returns the address of the controller.
 func startWorld(ctx context.Context) string {
+	// replica starts a server that answers with its name.
 	replica := func(name string) controller.Endpoint {
 		answer := func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, name, r.URL.Path) }
 		server := httptest.NewServer(http.HandlerFunc(answer))

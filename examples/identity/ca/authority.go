@@ -44,6 +44,7 @@ type issuer struct {
 // ErrNoIssuer is the error of [Authority.Issue] before the first [Authority.Replace].
 var ErrNoIssuer = errors.New("ca: the authority has no issuer yet")
 
+// Lifetimes of certificates. The root outlives many issuers, because all proxies must trust it.
 const (
 	defaultLifetime = 24 * time.Hour
 
@@ -73,7 +74,8 @@ type Files struct{ Anchors, Issuer, Key []byte }
 
 // Generate returns a new root and a new issuer for a trust domain. The root's key is discarded.
 func Generate(domain string) (Files, error) {
-	root, rootKey, err := newCA("root.linkerd."+domain, rootLife, nil, nil)
+	// The root signs itself.
+	root, rootKey, err := newCA("root.linkerd."+domain, rootLife, nil, nil) // signed by its own key
 	if err != nil {
 		return Files{}, err
 	}
@@ -81,6 +83,7 @@ func Generate(domain string) (Files, error) {
 	if err != nil {
 		return Files{}, err
 	}
+	// Only the issuer's key is kept.
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(issuerKey)
 	if err != nil {
 		return Files{}, fmt.Errorf("ca: %w", err)
@@ -93,10 +96,12 @@ func Generate(domain string) (Files, error) {
 // anchors do not verify cert, or key does not belong to cert, Replace returns an error and
 // changes nothing.
 func (a *Authority) Replace(anchors, cert, key []byte) error {
+	// X509KeyPair checks that the key belongs to the certificate.
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return fmt.Errorf("ca: the issuer: %w", err)
 	}
+	// next takes effect as a whole, or not at all.
 	next := &issuer{anchors: anchors}
 	if next.key, err = signer(pair.PrivateKey); err != nil {
 		return err
@@ -123,6 +128,7 @@ func (i *issuer) verify() error {
 	if !roots.AppendCertsFromPEM(i.anchors) {
 		return errors.New("ca: the trust anchors have no certificate in PEM")
 	}
+	// The first certificate is the issuer's own.
 	for _, c := range i.chain[1:] {
 		intermediates.AddCert(c)
 	}
@@ -131,6 +137,7 @@ func (i *issuer) verify() error {
 		return fmt.Errorf("ca: the issuer %q may not issue certificates: must be a CA with the key usage cert sign",
 			cert.Subject.CommonName)
 	}
+	// The issuer signs certificates for any use.
 	_, err := cert.Verify(x509.VerifyOptions{
 		Roots: roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
@@ -171,6 +178,7 @@ func newCA(name string, lifetime time.Duration, parent *x509.Certificate, signer
 		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(lifetime), MaxPathLen: 1,
 	}
+	// A root signs its own certificate. Its issuers may not have further ones below them.
 	if parent == nil {
 		parent = template
 		signer = key
@@ -184,6 +192,7 @@ func newCA(name string, lifetime time.Duration, parent *x509.Certificate, signer
 // sign returns the certificate that template describes. public is the key in
 // the certificate. signer, the key of parent, signs the certificate.
 func sign(template, parent *x509.Certificate, public crypto.PublicKey, signer crypto.Signer) (*x509.Certificate, error) {
+	// CreateCertificate copies the template's fields.
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, signer)
 	if err != nil {
 		return nil, fmt.Errorf("ca: %w", err)
@@ -216,6 +225,7 @@ func (a *Authority) Issue(name string, public crypto.PublicKey) (chain []*x509.C
 	return i.issue(name, public, a.Lifetime)
 }
 
+// issue signs a certificate for name and the key public.
 func (i *issuer) issue(name string, public crypto.PublicKey, lifetime time.Duration) ([]*x509.Certificate, error) {
 	expires := i.chain[0].NotAfter
 	if !expires.After(time.Now()) {
@@ -225,9 +235,11 @@ func (i *issuer) issue(name string, public crypto.PublicKey, lifetime time.Durat
 		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(lifetime), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
+	// A certificate that outlives its issuer could not be verified.
 	if expires.Before(template.NotAfter) {
 		template.NotAfter = expires
 	}
+	// A SPIFFE ID is a URI, and any other identity a DNS name.
 	if isURI(name) {
 		u, err := url.Parse(name)
 		if err != nil {
@@ -241,5 +253,6 @@ func (i *issuer) issue(name string, public crypto.PublicKey, lifetime time.Durat
 	if err != nil {
 		return nil, err
 	}
+	// Clients need the intermediate certificates to verify the first one.
 	return append([]*x509.Certificate{leaf}, i.chain...), nil
 }

@@ -31,7 +31,9 @@ type failures struct {
 func (f *failures) exceeded(client netip.Addr) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	// Without a failure, there is no limiter.
 	l := f.limiters[client]
+	// A limiter without a token means that the burst is used up.
 	return l != nil && l.Tokens() < 1
 }
 
@@ -42,18 +44,21 @@ func (f *failures) add(client netip.Addr) {
 	defer f.mu.Unlock()
 	l := f.limiters[client]
 	if l == nil {
+		// Clearing all of them is simple, and only gives attackers a new burst.
 		if len(f.limiters) >= mostAddresses || f.limiters == nil {
 			f.limiters = make(map[netip.Addr]*rate.Limiter)
 		}
 		l = rate.NewLimiter(failureRate, failureBurst)
 		f.limiters[client] = l
 	}
+	// Allow takes a token for this failure, if there is one.
 	l.Allow()
 }
 
 // clientOf returns the IP address of the client that sent a request. It returns the zero
 // Addr if the address is unknown.
 func clientOf(ctx context.Context) netip.Addr {
+	// Without a TCP address, all clients share the zero one.
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return netip.Addr{}

@@ -45,6 +45,7 @@ const (
 // A message may be up to 64 KiB long, and a connection carry up to 16 concurrent requests. A
 // connection without requests is closed after five minutes.
 func Serve(ctx context.Context, l net.Listener, a *Authority, check Check, name string) error {
+	// If one of the goroutines fails, ctx ends the others.
 	group, ctx := errgroup.WithContext(ctx)
 	if name != "" {
 		source, err := a.serverCert(name)
@@ -66,8 +67,10 @@ func Serve(ctx context.Context, l net.Listener, a *Authority, check Check, name 
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(maxHandshake),
 	)
+	// Nobody may get a certificate with the name of the authority itself.
 	Register(server, a, exceptServer(name, check))
 	group.Go(func() error {
+		// After ctx has ended, the error is that of Stop.
 		if err := server.Serve(l); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("ca: %w", err)
 		}
@@ -124,6 +127,7 @@ func (a *Authority) serverCert(name string) (*serverCert, error) {
 func (s *serverCert) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// A new issuer also makes the old certificate obsolete, because its root may be removed.
 	i := s.authority.current.Load()
 	if s.cert != nil && i == s.issuer && time.Now().Before(s.renew) {
 		return s.cert, nil
@@ -132,15 +136,19 @@ func (s *serverCert) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	// Issue fails if the issuer has expired or is not loaded. Then an old certificate would not help: it has expired with
+	// its issuer, or there is none.
 	chain, err := s.authority.Issue(s.name, s.key.Public())
 	if err != nil {
 		log.Warn("no new certificate of the authority itself", "name", s.name, "error", err)
 		return nil, err
 	}
+	// The chain lets clients verify the certificate.
 	cert := &tls.Certificate{PrivateKey: s.key, Leaf: chain[0]}
 	for _, c := range chain {
 		cert.Certificate = append(cert.Certificate, c.Raw)
 	}
+	// The certificate may live shorter than Lifetime, if the issuer expires.
 	lifetime := time.Until(chain[0].NotAfter)
 	s.cert = cert
 	s.issuer = i

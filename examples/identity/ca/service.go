@@ -46,10 +46,12 @@ type service struct {
 // req, or an error if the request is invalid or not permitted.
 func (s *service) Certify(ctx context.Context, req *pb.CertifyRequest) (*pb.CertifyResponse, error) {
 	client := clientOf(ctx)
+	// Reject before the request costs anything.
 	if s.failures.exceeded(client) {
 		return nil, status.Error(codes.ResourceExhausted, "too many requests of this address have failed")
 	}
 	rsp, err := s.certify(ctx, req)
+	// Only these codes are the client's fault.
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.FailedPrecondition:
 		s.failures.add(client)
@@ -57,12 +59,14 @@ func (s *service) Certify(ctx context.Context, req *pb.CertifyRequest) (*pb.Cert
 	return rsp, err
 }
 
+// certify does what Certify documents, without counting failures.
 func (s *service) certify(ctx context.Context, req *pb.CertifyRequest) (*pb.CertifyResponse, error) {
 	name := req.GetIdentity()
 	csr, err := parse(req)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
+	// The order matters: cheap checks come first, and the token may have to be validated by another server.
 	for _, check := range []func() error{
 		func() error { return match(csr, name) },
 		func() error { return s.authority.owns(name) },
@@ -77,6 +81,7 @@ func (s *service) certify(ctx context.Context, req *pb.CertifyRequest) (*pb.Cert
 	if err := csr.CheckSignature(); err != nil {
 		return nil, status.Error(codes.InvalidArgument, fmt.Errorf(badRequest, err).Error())
 	}
+	// An authority without an issuer will have one soon, so clients should retry.
 	chain, err := s.authority.Issue(name, csr.PublicKey)
 	switch {
 	case errors.Is(err, ErrNoIssuer):
@@ -84,6 +89,7 @@ func (s *service) certify(ctx context.Context, req *pb.CertifyRequest) (*pb.Cert
 	case err != nil:
 		return nil, status.Error(codes.Internal, err.Error())
 	}
+	// The chain begins with the client's certificate.
 	rsp := &pb.CertifyResponse{LeafCertificate: chain[0].Raw, ValidUntil: timestamppb.New(chain[0].NotAfter)}
 	for _, c := range chain[1:] {
 		rsp.IntermediateCertificates = append(rsp.IntermediateCertificates, c.Raw)
@@ -108,6 +114,7 @@ func parse(req *pb.CertifyRequest) (*x509.CertificateRequest, error) {
 	case len(req.GetToken()) == 0:
 		return nil, errors.New("the request must have a token")
 	}
+	// The signature is checked later, because it may be slow.
 	csr, err := x509.ParseCertificateRequest(req.GetCertificateSigningRequest())
 	if err != nil {
 		return nil, fmt.Errorf(badRequest, err)
@@ -115,6 +122,7 @@ func parse(req *pb.CertifyRequest) (*x509.CertificateRequest, error) {
 	return csr, nil
 }
 
+// badRequest is the format of an error about a certificate signing request.
 const badRequest = "the certificate signing request must be DER, signed by its key: %w"
 
 // isURI reports whether name is a URI. Other names are DNS-like.
@@ -122,6 +130,7 @@ func isURI(name string) bool { return strings.Contains(name, "://") }
 
 // match returns an error unless csr requests a certificate for name and for nothing else.
 func match(csr *x509.CertificateRequest, name string) error {
+	// A request may contain names in several places, of which only one is allowed.
 	names := slices.Clone(csr.DNSNames)
 	for _, u := range csr.URIs {
 		names = append(names, u.String())
@@ -129,9 +138,11 @@ func match(csr *x509.CertificateRequest, name string) error {
 	switch {
 	case len(csr.EmailAddresses)+len(csr.IPAddresses) > 0:
 		return errors.New("the certificate signing request must not contain addresses")
+	// The kind of the name must match, because a URI may be written as a DNS name.
 	case len(names) != 1 || names[0] != name || isURI(name) != (len(csr.URIs) == 1):
 		return fmt.Errorf("the certificate signing request is for %q, must be for the requested identity %q only",
 			names, name)
+	// The common name is obsolete, but some programs still read it.
 	case csr.Subject.CommonName != "" && csr.Subject.CommonName != name:
 		return fmt.Errorf("the common name of the certificate signing request is %q, must be the identity %q", csr.Subject.CommonName, name)
 	}
@@ -141,6 +152,7 @@ func match(csr *x509.CertificateRequest, name string) error {
 // owns returns an error unless name belongs to the trust domain of the authority. A name that is
 // not a SPIFFE ID must be DNS-like.
 func (a *Authority) owns(name string) error {
+	// The dot makes sure that the domain matches as a whole.
 	ours := a.domain == "" || strings.HasSuffix(name, "."+a.domain)
 	if isURI(name) {
 		domain, err := trustDomainOf(name)
@@ -162,6 +174,7 @@ func (a *Authority) owns(name string) error {
 // names, it calls check. If serverName is empty, it calls check for every name.
 func exceptServer(serverName string, check Check) Check {
 	return func(ctx context.Context, name string, token []byte) error {
+		// Names are not case-sensitive.
 		if serverName != "" && strings.EqualFold(name, serverName) {
 			return fmt.Errorf("%q is not certified: it is the name of the authority itself", name)
 		}

@@ -20,6 +20,7 @@ const (
 // CheckTrustDomain returns an error if domain is not a trust domain as the SPIFFE-ID standard
 // defines it, such as "cluster.local".
 func CheckTrustDomain(domain string) error {
+	// Trim removes all characters that are allowed, so nothing may remain.
 	if domain == "" || len(domain) > maxTrustDomain || strings.Trim(domain, lowerChars+digitChars+"-._") != "" {
 		return fmt.Errorf("trust domain %q: must have 1 to %d bytes: lower-case letters, digits, '-', '.' and '_'", domain, maxTrustDomain)
 	}
@@ -32,6 +33,7 @@ func CheckTrustDomain(domain string) error {
 func trustDomainOf(id string) (domain string, err error) {
 	rest, ok := strings.CutPrefix(id, "spiffe://")
 	domain, path, hasPath := strings.Cut(rest, "/")
+	// The order of the cases is that of the ID's parts.
 	switch {
 	case !ok:
 		return "", errors.New("the scheme must be spiffe")
@@ -40,6 +42,7 @@ func trustDomainOf(id string) (domain string, err error) {
 	case !hasPath:
 		return "", errors.New("it must have a path")
 	}
+	// Dot segments and empty ones could be resolved to another path.
 	for segment := range strings.SplitSeq(path, "/") {
 		if segment == "" || segment == "." || segment == ".." || strings.Trim(segment, letterChars+digitChars+"-._") != "" {
 			return "", fmt.Errorf("segment %q of the path: must have letters, digits, '-', '.' and '_', and not be a dot segment", segment)
@@ -48,6 +51,8 @@ func trustDomainOf(id string) (domain string, err error) {
 	return domain, CheckTrustDomain(domain)
 }
 
+// Letters and digits that names may contain, in addition to '-', '.' and '_'. A trust domain may contain
+// lowerChars and digitChars, and a segment of a path letterChars and digitChars.
 const (
 	lowerChars  = "abcdefghijklmnopqrstuvwxyz"
 	letterChars = lowerChars + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -64,6 +69,7 @@ const (
 func checkKey(key crypto.PublicKey) error {
 	switch key := key.(type) {
 	case *rsa.PublicKey:
+		// Larger keys would let a client cause expensive computations.
 		if bits := key.N.BitLen(); bits < minRSA || bits > maxRSA {
 			return fmt.Errorf("the RSA key has %d bits, must have %d to %d", bits, minRSA, maxRSA)
 		}

@@ -42,6 +42,7 @@ func TokenName(name string) string { return url.PathEscape(name) }
 func compare(path string, token []byte) error {
 	want, err := os.ReadFile(path)
 	switch {
+	// The errors do not name the file, because they are sent to the client.
 	case errors.Is(err, os.ErrNotExist):
 		return errors.New("no token is stored for it")
 	case err != nil:
@@ -50,6 +51,7 @@ func compare(path string, token []byte) error {
 	want = bytes.TrimSpace(want)
 	token = bytes.TrimSpace(token)
 	switch {
+	// An empty file must not accept an empty token.
 	case len(want) == 0:
 		return errors.New("its stored token is empty")
 	case subtle.ConstantTimeCompare(want, token) != 1:

@@ -60,6 +60,7 @@ func NewReviewer(client kubernetes.Interface, namespace, domain string, log *slo
 // for a request to it.
 func (r *Reviewer) Check(ctx context.Context, name string, token []byte) error {
 	account, ok := strings.CutSuffix(name, r.suffix)
+	// A ServiceAccount and its namespace are two labels.
 	if !ok || strings.Count(account, ".") != 1 {
 		return status.Errorf(codes.FailedPrecondition, "%q is not certified: must be SERVICEACCOUNT.NAMESPACE%s", name, r.suffix)
 	}
@@ -71,6 +72,7 @@ func (r *Reviewer) Check(ctx context.Context, name string, token []byte) error {
 	if err != nil {
 		return err
 	}
+	// The token must be that of the account in the name. Otherwise, any pod could take any identity.
 	if owner != name {
 		return status.Errorf(codes.FailedPrecondition, "%q is not certified: the token is of %q", name, owner)
 	}
@@ -81,6 +83,7 @@ func (r *Reviewer) Check(ctx context.Context, name string, token []byte) error {
 func (r *Reviewer) review(ctx context.Context, token []byte) (*authn.TokenReview, error) {
 	wait, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
+	// The wait ends with an error, so that clients retry instead of piling up.
 	if r.slots.Acquire(wait, 1) != nil {
 		return nil, status.Error(codes.ResourceExhausted, "too many tokens are being reviewed")
 	}
@@ -91,7 +94,9 @@ func (r *Reviewer) review(ctx context.Context, token []byte) (*authn.TokenReview
 		Spec: authn.TokenReviewSpec{Token: string(token), Audiences: []string{Audience}},
 	}, metav1.CreateOptions{})
 	if err != nil {
+		// The API server may repeat the token in its error, which must not appear in the log.
 		r.log.Error("the API server did not review a token", "err", redacted(err.Error(), token))
+		// Missing rights are a mistake of the operator, and retrying does not help.
 		if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 			return nil, status.Error(codes.Internal, "the authority may not review tokens")
 		}
@@ -103,6 +108,7 @@ func (r *Reviewer) review(ctx context.Context, token []byte) (*authn.TokenReview
 // owner returns the name of the ServiceAccount to which token belongs, according to the
 // status s. It returns an error if the token is invalid or is for another audience.
 func (r *Reviewer) owner(s *authn.TokenReviewStatus, token []byte) (string, error) {
+	// The order matters: an error says most about the token.
 	switch {
 	case s.Error != "":
 		return "", status.Errorf(codes.InvalidArgument, "the token is invalid: %s", redacted(s.Error, token))
@@ -111,6 +117,7 @@ func (r *Reviewer) owner(s *authn.TokenReviewStatus, token []byte) (string, erro
 	case !slices.Contains(s.Audiences, Audience):
 		return "", status.Errorf(codes.FailedPrecondition, "the token is for the audiences %q, must be for %s", s.Audiences, Audience)
 	}
+	// The user has the form system:serviceaccount:NAMESPACE:NAME.
 	parts := strings.Split(s.User.Username, ":")
 	if len(parts) != 4 || parts[0] != "system" || parts[1] != "serviceaccount" ||
 		validation.IsDNS1123Label(parts[2]) != nil || validation.IsDNS1123Label(parts[3]) != nil {
@@ -125,6 +132,7 @@ const maxReason = 300
 // redacted returns text with "[redacted]" instead of token, and instead of each part of at least
 // 8 bytes between the dots of token. The result is at most maxReason characters long.
 func redacted(text string, token []byte) string {
+	// Short parts are no secrets, and replacing them would garble the text.
 	for _, secret := range append([]string{string(token)}, strings.Split(string(token), ".")...) {
 		if len(secret) >= 8 {
 			text = strings.ReplaceAll(text, secret, "[redacted]")

@@ -67,6 +67,7 @@ func (c content) equal(o content) bool {
 // when both exist, and after each change. If the ConfigMap or a file is removed, the last
 // content stays in use. A repeated error is logged once.
 func (s *Source) Run(ctx context.Context) {
+	// changed carries the trust anchors after each change. watching is closed when the watch has ended.
 	changed := make(chan []byte)
 	watching := make(chan struct{})
 	go func() {
@@ -76,7 +77,9 @@ func (s *Source) Run(ctx context.Context) {
 	defer func() { <-watching }()
 	ticker := time.NewTicker(filePeriod)
 	defer ticker.Stop()
+	// loaded is the content in use, and tried the last one that was passed to Replace.
 	var loaded, tried content
+	// anchors stays nil until the ConfigMap has been read.
 	var anchors []byte
 	logged := ""
 	for {
@@ -89,6 +92,7 @@ func (s *Source) Run(ctx context.Context) {
 		next, err := s.read(anchors)
 		isRetry := err == nil && next.equal(tried) // its error may contain the current time
 		if err == nil {
+			// Nothing has changed since the last success.
 			if next.equal(loaded) {
 				continue
 			}
@@ -100,6 +104,7 @@ func (s *Source) Run(ctx context.Context) {
 				continue
 			}
 		}
+		// An error is logged again only if its text or the content is new.
 		if !isRetry && err.Error() != logged {
 			logged = err.Error()
 			s.Log.Error("the issuer and the trust anchors are not loaded: the previous ones stay in use", "err", err)
@@ -121,12 +126,14 @@ func (s *Source) read(anchors []byte) (c content, err error) {
 	return c, err
 }
 
+// readFile returns the file's content, or an error if it is larger than maxFile.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	// One byte more than allowed shows that the file is too large.
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(data) > maxFile {
 		err = fmt.Errorf("%s is larger than %d bytes", path, maxFile)
@@ -140,6 +147,7 @@ func readFile(path string) ([]byte, error) {
 func (s *Source) watch(ctx context.Context, changed chan<- []byte) {
 	ctx = klog.NewContext(ctx, klog.Logger{}) // errors are logged by s.Log
 	maps := s.Client.CoreV1().ConfigMaps(s.Namespace)
+	// only restricts a request to the ConfigMap with the anchors.
 	only := func(o metav1.ListOptions) metav1.ListOptions {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", AnchorsConfigMap).String()
 		return o
@@ -152,6 +160,7 @@ func (s *Source) watch(ctx context.Context, changed chan<- []byte) {
 			return maps.Watch(ctx, only(o))
 		},
 	}, s.Client), &corev1.ConfigMap{}, 0)
+	// send passes the anchors on if o is the ConfigMap that has them.
 	send := func(o any) {
 		m, ok := o.(*corev1.ConfigMap)
 		if !ok || m.Name != AnchorsConfigMap || m.Data[AnchorsKey] == "" {
@@ -165,6 +174,7 @@ func (s *Source) watch(ctx context.Context, changed chan<- []byte) {
 	failed := func(_ context.Context, _ *cache.Reflector, err error) {
 		s.Log.Warn("the trust anchors cannot be watched", "config_map", AnchorsConfigMap, "err", err)
 	}
+	// There is no function for a deletion, because the last anchors stay in use.
 	handler := cache.ResourceEventHandlerFuncs{AddFunc: send, UpdateFunc: func(_, now any) { send(now) }}
 	_, err := informer.AddEventHandler(handler)
 	if err = errors.Join(err, informer.SetWatchErrorHandlerWithContext(failed)); err != nil {

@@ -28,6 +28,7 @@ type Config struct {
 // Validate returns an error that joins all errors in c. Invalid entries of port lists are not
 // errors, because [Ports] leaves them out.
 func (c Config) Validate() error {
+	// All mistakes are reported at once.
 	errs := slices.Concat(c.checkProxy(), c.checkIDs())
 	for _, p := range c.PortsToRedirect {
 		if p < 0 || p > 65535 {
@@ -44,11 +45,13 @@ func (c Config) Validate() error {
 
 // checkProxy returns the errors in the proxy's ports.
 func (c Config) checkProxy() (errs []error) {
+	// missing collects both flags for a single error.
 	var missing []string
 	for _, p := range []struct {
 		flag string
 		port int
 	}{{"--incoming-proxy-port", c.IncomingPort}, {"--outgoing-proxy-port", c.OutgoingPort}} {
+		// -1 is the default of the flags.
 		switch {
 		case p.port == -1:
 			missing = append(missing, p.flag)
@@ -64,6 +67,7 @@ func (c Config) checkProxy() (errs []error) {
 
 // checkIDs returns the errors in the user ID and the group ID of the proxy.
 func (c Config) checkIDs() (errs []error) {
+	// root collects both flags for a single error.
 	var root []string
 	for _, id := range []struct {
 		flag string
@@ -72,6 +76,7 @@ func (c Config) checkIDs() (errs []error) {
 		if id.id == 0 {
 			root = append(root, id.flag+" 0")
 		}
+		// The IDs are ints, which may be larger than 32 bits.
 		if int64(id.id) > maxID {
 			errs = append(errs, fmt.Errorf("%s: %d must be at most %d", id.flag, id.id, int64(maxID)))
 		}

@@ -11,12 +11,14 @@ import (
 // proxy-init. A range of one port becomes that port.
 func Ports(entries []string) (ports []string, bad []error) {
 	for _, entry := range entries {
+		// A single port is a range of one.
 		low, high, isRange := strings.Cut(strings.TrimSpace(entry), "-")
 		if !isRange {
 			high = low
 		}
 		from, err := port(low)
 		to, err2 := port(high)
+		// The order matters: only a valid entry is converted.
 		switch {
 		case err != nil || err2 != nil || from > to:
 			bad = append(bad, fmt.Errorf("%q must be a port or a range of ports", entry))
@@ -41,8 +43,10 @@ const maxPorts = 15
 // chunks divides ports, which are in iptables syntax, into comma-separated lists of at most
 // maxPorts ports.
 func chunks(ports []string) (lists []string) {
+	// from is the index of the first port in the current list, and n how many ports that list contains.
 	from, n := 0, 0
 	for i, p := range ports {
+		// iptables counts a range as two ports.
 		size := 1 + strings.Count(p, ":")
 		if n+size > maxPorts {
 			lists = append(lists, strings.Join(ports[from:i], ","))

@@ -36,6 +36,7 @@ func (m Mode) suffix() string {
 // It is a program's name: "iptables-legacy", "iptables-nft" or "iptables". If both arguments are
 // empty, the mode is Legacy.
 func ParseMode(name, binary string) (Mode, error) {
+	// The mode has precedence over the name of the program.
 	switch m := Mode(name); m {
 	case Legacy, NFT, Plain:
 		return m, nil
@@ -78,6 +79,7 @@ func (p Program) Redirect(ctx context.Context, c Config) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
+	// A timeout of 0 means that the system's stays.
 	if p.CloseWait != 0 {
 		set := "net.netfilter.nf_conntrack_tcp_timeout_close_wait=" + strconv.Itoa(p.CloseWait)
 		if _, err := p.command(ctx, "sysctl", "-w", set); err != nil {
@@ -85,6 +87,7 @@ func (p Program) Redirect(ctx context.Context, c Config) error {
 		}
 	}
 	for _, family := range p.Families {
+		// What exists is known only when apply has asked iptables.
 		if err := p.apply(ctx, family, func(e Existing) []Rule { return Rules(c, family, e) }); err != nil {
 			return err
 		}
@@ -109,6 +112,7 @@ func (p Program) apply(ctx context.Context, family Family, rules func(Existing) 
 	if err != nil {
 		return err
 	}
+	// The rules depend on the chains that exist already.
 	before, err := p.command(ctx, binary+"-save", "-t", "nat")
 	if err != nil {
 		return err
@@ -119,6 +123,7 @@ func (p Program) apply(ctx context.Context, family Family, rules func(Existing) 
 			return err
 		}
 	}
+	// The result is only logged, so an error does not matter.
 	if after, err := p.command(ctx, binary+"-save", "-t", "nat"); err == nil {
 		p.Log.DebugContext(ctx, "the current rules", "rules", string(after))
 	}
@@ -134,9 +139,11 @@ func (p Program) binary(family Family) (string, error) {
 		name = "ip6tables"
 	}
 	wanted := name + p.Mode.suffix()
+	// A simulation may run on another machine.
 	if p.Simulate {
 		return wanted, nil
 	}
+	// The preferred variant comes first, even if it occurs twice.
 	for _, m := range []Mode{p.Mode, NFT, Plain, Legacy} {
 		if _, err := p.LookPath(name + m.suffix()); err == nil {
 			return name + m.suffix(), nil
@@ -149,6 +156,7 @@ func (p Program) binary(family Family) (string, error) {
 // prints the command, if the command would change something.
 func (p Program) command(ctx context.Context, name string, args ...string) ([]byte, error) {
 	argv := append([]string{name}, args...)
+	// nsenter runs the command in the network namespace.
 	if p.Netns != "" {
 		argv = append([]string{"nsenter", "--net=" + p.Netns, "--"}, argv...)
 	}
@@ -162,6 +170,7 @@ func (p Program) command(ctx context.Context, name string, args ...string) ([]by
 	}
 	p.Log.InfoContext(ctx, "run", "command", line)
 	out, err := p.Run(ctx, argv)
+	// The output of a failed command is its standard error.
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w%s", line, err, oneLine(out))
 	}

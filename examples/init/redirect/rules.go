@@ -30,10 +30,13 @@ type Existing struct {
 // Parse returns which chains and rules exist. dump is the output of iptables-save for the
 // table nat.
 func Parse(dump string) (e Existing) {
+	// Each line is a chain, which begins with a colon, or a rule as arguments to iptables.
 	for line := range strings.Lines(dump) {
 		line = strings.TrimSpace(line)
+		// jumps reports whether the line is a rule of the chain from that jumps to the chain to.
 		jumps := func(from, to string) bool {
 			rest, ok := strings.CutPrefix(line, "-A "+from+" ")
+			// The spaces make sure that only whole arguments match.
 			return ok && strings.Contains(" "+rest+" ", " -j "+to+" ")
 		}
 		e.Redirect = e.Redirect || strings.HasPrefix(line, ":"+RedirectChain+" ")
@@ -51,6 +54,7 @@ type Rule []string
 // rules. The commands may be run repeatedly, because they first empty chains that exist. Subnets
 // of the other address family are left out.
 func Rules(c Config, family Family, e Existing) (rules []Rule) {
+	// add appends a command. Its comment tells administrators where the rule comes from.
 	add := func(tag string, args ...string) {
 		if tag != "" {
 			args = append(args, "-m", "comment", "--comment", "proxy-init/"+tag)
@@ -60,6 +64,7 @@ func Rules(c Config, family Family, e Existing) (rules []Rule) {
 		}
 		rules = append(rules, args)
 	}
+	// The order of the rules matters: the first one that matches decides. So exceptions come first.
 	add("", begin(e.Redirect), RedirectChain)
 	ignorePorts(add, RedirectChain, c.InboundIgnore)
 	for _, s := range c.SubnetsToIgnore {
@@ -73,9 +78,11 @@ func Rules(c Config, family Family, e Existing) (rules []Rule) {
 		add("redirect-port-"+p+"-to-proxy-port",
 			"-A", RedirectChain, "-p", "tcp", "--destination-port", p, "-j", "REDIRECT", "--to-port", in)
 	}
+	// Without a list, all ports are redirected.
 	if len(c.PortsToRedirect) == 0 {
 		add("redirect-all-incoming-to-proxy-port", "-A", RedirectChain, "-p", "tcp", "-j", "REDIRECT", "--to-port", in)
 	}
+	// The jump survives from an earlier run. A second one would do everything twice.
 	if !e.RedirectJump {
 		add("install-proxy-init-prerouting", "-A", "PREROUTING", "-j", RedirectChain)
 	}
@@ -87,12 +94,14 @@ func Rules(c Config, family Family, e Existing) (rules []Rule) {
 // call. The first argument of add is the rule's comment, or "" for a command without a comment.
 func output(add func(tag string, args ...string), c Config, e Existing) {
 	add("", begin(e.Output), OutputChain)
+	// The proxy's own connections must not return to the proxy.
 	if c.UID > 0 {
 		add("ignore-proxy-user-id", "-A", OutputChain, "-m", "owner", "--uid-owner", strconv.Itoa(c.UID), "-j", "RETURN")
 	}
 	if c.GID > 0 {
 		add("ignore-proxy-group-id", "-A", OutputChain, "-m", "owner", "--gid-owner", strconv.Itoa(c.GID), "-j", "RETURN")
 	}
+	// Connections to the pod itself do not leave it.
 	add("ignore-loopback", "-A", OutputChain, "-o", "lo", "-j", "RETURN")
 	ignorePorts(add, OutputChain, c.OutboundIgnore)
 	add("redirect-all-outgoing-to-proxy-port",
@@ -114,7 +123,9 @@ func begin(exists bool) string {
 // ignorePorts adds commands that make a chain exclude ports from the redirection. It passes each
 // command to add. entries look as in [Ports].
 func ignorePorts(add func(tag string, args ...string), chain string, entries []string) {
+	// Invalid entries have been reported by Validate's caller.
 	ports, _ := Ports(entries)
+	// A rule can match only a limited number of ports.
 	for _, list := range chunks(ports) {
 		add("ignore-port-"+list, "-A", chain, "-p", "tcp", "--match", "multiport", "--dports", list, "-j", "RETURN")
 	}

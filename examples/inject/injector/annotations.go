@@ -42,6 +42,7 @@ type options struct {
 	shutdownEndpoint                                bool
 }
 
+// options returns the defaults, which are those of linkerd's chart.
 func (c Config) options() options {
 	return options{
 		proxyImage: c.ProxyImage, initImage: c.InitImage, pullPolicy: c.PullPolicy,
@@ -58,6 +59,7 @@ func (c Config) options() options {
 // parses the value of the annotation and stores it in o. The key is the annotation without
 // its prefix.
 func (o *options) setters() map[string]func(string) error {
+	// Each helper, such as text or number, returns a function that parses one kind of value.
 	return map[string]func(string) error{
 		"proxy-image": text(&o.proxyImage), "init-image": text(&o.initImage),
 		"proxy-version": tag(&o.proxyImage), "init-image-version": tag(&o.initImage),
@@ -108,11 +110,13 @@ func (o *options) setters() map[string]func(string) error {
 func (o *options) set(annotations map[string]string) (warnings []string, err error) {
 	setters := o.setters()
 	var errs []error
+	// Sorted, so that warnings have the same order each time.
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		name, ok := configName(key)
 		if !ok {
 			continue
 		}
+		// Values that describe what the proxy does anyway need no warning.
 		if reason, ok := unsupported()[name]; ok {
 			if value := annotations[key]; value != "off" && value != "false" {
 				warnings = append(warnings, "annotation "+key+" is ignored, because "+reason)
@@ -123,11 +127,13 @@ func (o *options) set(annotations map[string]string) (warnings []string, err err
 			errs = append(errs, fmt.Errorf("annotation %s: %q %w", key, annotations[key], err))
 		}
 	}
+	// All of these listen in the same pod.
 	ports := []int{o.inbound, o.outbound, o.control, o.admin}
 	slices.Sort(ports)
 	if len(slices.Compact(slices.Clone(ports))) < len(ports) {
 		errs = append(errs, fmt.Errorf("the ports of the proxy must be different: %v", ports))
 	}
+	// The annotation that enables the proxy may also select a mode.
 	switch mode := annotations[InjectAnnotation]; mode {
 	case "", "enabled", "disabled":
 	case "ingress":
@@ -162,6 +168,7 @@ func configName(key string) (name string, ok bool) {
 // The functions below return a function that parses the value of an annotation and stores
 // it.
 
+// text returns a function that stores a text without spaces around it.
 func text(field *string) func(string) error {
 	return func(s string) error {
 		*field = strings.TrimSpace(s)
@@ -172,7 +179,9 @@ func text(field *string) func(string) error {
 // tag returns a function that replaces the tag or digest of *image, an image's name.
 func tag(image *string) func(string) error {
 	return func(s string) error {
+		// A digest would contradict the tag.
 		name, _, _ := strings.Cut(*image, "@")
+		// A colon before the last slash belongs to the registry's port.
 		if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
 			name = name[:i]
 		}
@@ -181,6 +190,7 @@ func tag(image *string) func(string) error {
 	}
 }
 
+// oneOf returns a function that stores one of values, and rejects all others.
 func oneOf(field *string, values ...string) func(string) error {
 	return func(s string) error {
 		if !slices.Contains(values, s) {
@@ -191,6 +201,7 @@ func oneOf(field *string, values ...string) func(string) error {
 	}
 }
 
+// either returns a function that stores true for yes and false for no, and rejects all others.
 func either(field *bool, yes, no string) func(string) error {
 	return func(s string) error {
 		if s != yes && s != no {
@@ -201,6 +212,7 @@ func either(field *bool, yes, no string) func(string) error {
 	}
 }
 
+// number returns a function that stores a number from low to high.
 func number(field *int, low, high int) func(string) error {
 	return func(s string) error {
 		n, err := strconv.Atoi(s)
@@ -227,6 +239,7 @@ func duration(field *int) func(string) error {
 // share returns a function that stores a share between 0 and 1 as text.
 func share(field *string) func(string) error {
 	return func(s string) error {
+		// The negation also rejects NaN.
 		if x, err := strconv.ParseFloat(s, 64); err != nil || !(x > 0 && x <= 1) {
 			return errors.New("must be a number above 0 and at most 1")
 		}
@@ -250,6 +263,7 @@ func environment(field *[]corev1.EnvVar) func(string) error {
 	}
 }
 
+// quantity returns a function that stores an amount of a resource, such as cpu, in list.
 func quantity(list corev1.ResourceList, name corev1.ResourceName) func(string) error {
 	return func(s string) error {
 		q, err := resource.ParseQuantity(s)

@@ -58,6 +58,7 @@ func Default() Config {
 
 // AddFlags defines the flags that set the fields of c, except TrustAnchors and Controller.
 func AddFlags(f *flag.FlagSet, c *Config) {
+	// The current values of c are the defaults.
 	f.StringVar(&c.Namespace, "namespace", c.Namespace, "`namespace` of the control plane")
 	f.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "`domain` of the names of Services")
 	f.StringVar(&c.TrustDomain, "trust-domain", c.TrustDomain, "trust `domain` of the identities")
@@ -95,10 +96,12 @@ func (c Config) Validate() error {
 	if _, err := redirect.ParseMode(c.IptablesMode, ""); err != nil {
 		return err
 	}
+	// Injecting a minimal pod runs all checks of the proxy and of the init container.
 	_, err := c.Inject(map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "a"}}}}, Workload{}, nil)
 	return err
 }
 
+// pullPolicies returns Kubernetes's pull policies for images.
 func pullPolicies() []string { return []string{"Always", "IfNotPresent", "Never"} }
 
 // AnchorsConfigMap is the ConfigMap with the trust anchors, and AnchorsKey their key in it.

@@ -29,6 +29,7 @@ const (
 	TokenAudience = "identity.l5d.io" //nolint:gosec // not a credential
 )
 
+// Paths in the proxy's container, and the lifetime of its token in seconds.
 const (
 	identityDir   = "/var/run/linkerd/identity/end-entity"
 	tokenDir      = "/var/run/secrets/tokens" //nolint:gosec // a directory
@@ -39,11 +40,13 @@ const (
 // redirection returns the rules by which the init container redirects connections to the proxy,
 // or an error if an option is invalid.
 func (o *options) redirection() (redirect.Config, error) {
+	// Connections to these ports must reach the proxy itself.
 	proxyPorts := fmt.Sprintf("%d,%d", o.control, o.admin)
 	c := redirect.Config{
 		IncomingPort: o.inbound, OutgoingPort: o.outbound, UID: o.uid, GID: o.gid,
 		InboundIgnore: list(proxyPorts + "," + o.skipInbound), OutboundIgnore: list(o.skipOutbound), SubnetsToIgnore: list(o.skipSubnets),
 	}
+	// Invalid ports are reported together with all other mistakes.
 	_, badIn := redirect.Ports(c.InboundIgnore)
 	_, badOut := redirect.Ports(c.OutboundIgnore)
 	return c, errors.Join(append(append(badIn, badOut...), c.Validate())...)
@@ -56,6 +59,7 @@ func (o *options) initContainer(c Config, rules redirect.Config) corev1.Containe
 		"--incoming-proxy-port", strconv.Itoa(rules.IncomingPort), "--outgoing-proxy-port", strconv.Itoa(rules.OutgoingPort),
 		"--proxy-uid", strconv.Itoa(rules.UID), "--inbound-ports-to-ignore", strings.Join(rules.InboundIgnore, ","),
 	}
+	// A group of 0 or less means none.
 	if rules.GID > 0 {
 		args = append(args, "--proxy-gid", strconv.Itoa(rules.GID))
 	}
@@ -89,6 +93,7 @@ func (o *options) initContainer(c Config, rules redirect.Config) corev1.Containe
 
 // proxyContainer returns the proxy's container with the environment env.
 func (o *options) proxyContainer(c Config, env []corev1.EnvVar) corev1.Container {
+	// probe returns a probe of the proxy's admin server.
 	probe := func(path string, delay, period int32) *corev1.Probe {
 		return &corev1.Probe{
 			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt(o.admin)}},
@@ -118,9 +123,10 @@ func (o *options) proxyContainer(c Config, env []corev1.EnvVar) corev1.Container
 	}
 	p.Lifecycle = o.lifecycle()
 	if o.native {
+		// An init container that always restarts is a native sidecar.
 		p.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 		// The init containers that follow start when the proxy is ready.
-		p.StartupProbe = probe("/ready", 0, 1)
+		p.StartupProbe = probe("/ready", 0, 1) // each second, from the start
 		p.StartupProbe.FailureThreshold = 120
 	}
 	return p
@@ -139,6 +145,7 @@ func (o *options) lifecycle() *corev1.Lifecycle {
 	if o.waitBeforeExit > 0 {
 		l.PreStop = &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: int64(o.waitBeforeExit)}}
 	}
+	// Kubernetes rejects an empty lifecycle.
 	if *l == (corev1.Lifecycle{}) {
 		return nil
 	}
@@ -148,6 +155,7 @@ func (o *options) lifecycle() *corev1.Lifecycle {
 // volumes returns the volumes that the added containers mount.
 func volumes(c Config) []corev1.Volume {
 	lock := corev1.Volume{Name: lockName, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
+	// Without an identity, the proxy needs no token and no key.
 	if c.TrustAnchors == "" {
 		return []corev1.Volume{lock}
 	}
@@ -165,18 +173,22 @@ func volumes(c Config) []corev1.Volume {
 // environ returns the proxy's environment variables. containers are the pod's other containers,
 // whose port numbers some of the variables contain.
 func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
+	// field returns a variable whose value comes from a field of the pod.
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 	}
+	// These variables come first, because others refer to them by $(name).
 	env := []corev1.EnvVar{
 		field("_pod_name", "metadata.name"), field("_pod_ns", "metadata.namespace"), field("_pod_nodeName", "spec.nodeName"),
 		field("_pod_sa", "spec.serviceAccountName"),
 	}
+	// set adds a variable of the proxy, unless the value is empty and the default applies.
 	set := func(name, value string) {
 		if value != "" {
 			env = append(env, corev1.EnvVar{Name: settings.Prefix + name, Value: value})
 		}
 	}
+	// With IPv6, listeners on all addresses also accept IPv4.
 	all := "0.0.0.0"
 	loopback := "127.0.0.1:" + strconv.Itoa(o.outbound)
 	if c.IPv6 {
@@ -184,6 +196,7 @@ func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
 		loopback += ",[::1]:" + strconv.Itoa(o.outbound)
 	}
 	set("CORES", strconv.FormatInt(wholeCores(o.requests), 10))
+	// A limit of 0 means none.
 	if n := wholeCores(o.limits); !o.limits.Cpu().IsZero() {
 		set("CORES_MAX", strconv.FormatInt(n, 10))
 	}
@@ -205,12 +218,14 @@ func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
 	set("OUTBOUND_CONNECT_TIMEOUT", o.outboundConnect)
 	set("INBOUND_DISCOVERY_IDLE_TIMEOUT", o.inboundUnused)
 	set("OUTBOUND_DISCOVERY_IDLE_TIMEOUT", o.outboundUnused)
+	// There is no way to turn the timeout off, so it is a year.
 	if o.noInboundDetect {
 		set("INBOUND_DETECT_TIMEOUT", "365d")
 	}
 	if o.noOutboundDetect {
 		set("OUTBOUND_DETECT_TIMEOUT", "365d")
 	}
+	// The values are those of linkerd's chart.
 	for _, direction := range []string{"INBOUND", "OUTBOUND"} {
 		set(direction+"_ACCEPT_KEEPALIVE", "10000ms")
 		set(direction+"_CONNECT_KEEPALIVE", "10000ms")
@@ -219,6 +234,7 @@ func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
 		set(direction+"_SERVER_HTTP2_KEEP_ALIVE_INTERVAL", "10s")
 		set(direction+"_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT", "3s")
 	}
+	// Profiles exist for Services only, unless external ones are enabled.
 	suffix := "svc." + c.ClusterDomain + "."
 	if o.externalProfiles {
 		suffix = "."
@@ -228,6 +244,7 @@ func (o *options) environ(c Config, containers []container) []corev1.EnvVar {
 	}
 	set("DESTINATION_PROFILE_SUFFIXES", suffix)
 	set("DESTINATION_PROFILE_NETWORKS", c.ClusterNetworks)
+	// Kubernetes replaces the variables in parentheses.
 	set("DESTINATION_CONTEXT", `{"ns":"$(_pod_ns)","nodeName":"$(_pod_nodeName)","pod":"$(_pod_name)"}`)
 	set("POLICY_CLUSTER_NETWORKS", c.ClusterNetworks)
 	set("POLICY_WORKLOAD", `{"ns":"$(_pod_ns)","pod":"$(_pod_name)"}`)
@@ -257,7 +274,9 @@ func wholeCores(resources corev1.ResourceList) int64 { return max(1, resources.C
 // controlEnviron returns the environment variables for the control plane's servers, for the
 // proxy's identity, and for tap.
 func (o *options) controlEnviron(c Config) (env []corev1.EnvVar) {
+	// set adds a variable of the proxy.
 	set := func(name, value string) { env = append(env, corev1.EnvVar{Name: settings.Prefix + name, Value: value}) }
+	// server adds the address of a server of the control plane and, with TLS, its identity.
 	server := func(name, addr, service string, port int, account string) {
 		if c.Controller && port == DestinationPort {
 			set(name+"_SVC_ADDR", fmt.Sprintf("localhost.:%d", port)) // inside the pod, so without a proxy and TLS
@@ -275,6 +294,7 @@ func (o *options) controlEnviron(c Config) (env []corev1.EnvVar) {
 	}
 	server("IDENTITY", "", "linkerd-identity-headless", IdentityPort, "linkerd-identity")
 	set("IDENTITY_DIR", identityDir)
+	// The controller's own pod exists before its trust anchors are known, so they come from a ConfigMap.
 	anchors := corev1.EnvVar{Name: settings.Prefix + "IDENTITY_TRUST_ANCHORS", Value: c.TrustAnchors}
 	if c.Controller {
 		anchors.Value = ""
@@ -285,8 +305,10 @@ func (o *options) controlEnviron(c Config) (env []corev1.EnvVar) {
 	env = append(env, anchors)
 	set("IDENTITY_TOKEN_FILE", tokenDir+"/"+tokenFile)
 	set("IDENTITY_LOCAL_NAME", c.identity("$(_pod_sa)", "$(_pod_ns)"))
+	// The proxy makes its key when it starts.
 	env = append(env, corev1.EnvVar{Name: settings.OwnPrefix + "IDENTITY_GENERATE", Value: "true"})
 	if o.tap {
+		// An account without a namespace is that of the control plane.
 		account, namespace, _ := strings.Cut(c.TapAccount, ".")
 		set("TAP_SVC_NAME", c.identity(account, cmp.Or(namespace, c.Namespace)))
 	} else {
@@ -307,6 +329,7 @@ const (
 func checkEnviron(env []corev1.EnvVar, anchors string) error {
 	values := map[string]string{}
 	for _, e := range env {
+		// The values that Kubernetes will fill in are replaced by valid ones.
 		values[e.Name] = e.Value
 		if e.ValueFrom != nil {
 			values[e.Name] = "a"
@@ -317,6 +340,7 @@ func checkEnviron(env []corev1.EnvVar, anchors string) error {
 		case settings.Prefix + "IDENTITY_TRUST_ANCHORS":
 			values[e.Name] = anchors
 		}
+		// Only earlier variables are replaced, as in Kubernetes.
 		for name, value := range values {
 			values[e.Name] = strings.ReplaceAll(values[e.Name], "$("+name+")", value)
 		}
@@ -325,6 +349,7 @@ func checkEnviron(env []corev1.EnvVar, anchors string) error {
 		value, ok := values[name]
 		return value, ok
 	})
+	// A warning means that a value has no effect, which is a mistake here.
 	if err == nil && len(s.Warnings) > 0 {
 		err = errors.New(strings.Join(s.Warnings, "; "))
 	}
@@ -343,12 +368,14 @@ type container struct {
 // ports returns the pod's inbound ports, separated by commas: the annotation pod-inbound-ports if
 // it is set, and otherwise all TCP ports of containers.
 func (o *options) ports(containers []container) string {
+	// The annotation replaces the ports of the containers.
 	if o.inboundPorts != "" {
 		return o.inboundPorts
 	}
 	var ports []string
 	for _, c := range containers {
 		for _, p := range c.Ports {
+			// A missing protocol means TCP.
 			if port := p.ContainerPort.String(); (p.Protocol == "" || p.Protocol == "TCP") && port != "" && !slices.Contains(ports, port) {
 				ports = append(ports, port)
 			}
@@ -364,6 +391,7 @@ func named(ports string, containers []container) string {
 	for i, name := range all {
 		for _, c := range containers {
 			for _, p := range c.Ports {
+				// Numbers are not the name of any port, and stay.
 				if p.Name == name && name != "" {
 					all[i] = p.ContainerPort.String()
 				}

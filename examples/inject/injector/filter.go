@@ -32,6 +32,7 @@ func FilterAnnotate(in []byte) ([]byte, []Report, error) {
 		if skipped := p.skip(); skipped != "" {
 			return Result{Skipped: skipped}, nil
 		}
+		// Pods that the webhook injects anyway need no annotation.
 		if mode := p.annotations[InjectAnnotation]; mode == "enabled" || mode == "ingress" {
 			return Result{Skipped: fmt.Sprintf("%s is %s", InjectAnnotation, mode)}, nil
 		}
@@ -53,6 +54,7 @@ func FilterUninject(in []byte) ([]byte, []Report, error) {
 	})
 }
 
+// convertDocuments calls do for each workload in all documents, and returns the documents with its changes.
 func convertDocuments(in []byte, do func(w Workload, pod map[string]any) (Result, error)) ([]byte, []Report, error) {
 	var out bytes.Buffer
 	var reports []Report
@@ -61,6 +63,7 @@ func convertDocuments(in []byte, do func(w Workload, pod map[string]any) (Result
 		if err != nil {
 			return nil, nil, fmt.Errorf("document %d: %w", i+1, err)
 		}
+		// A document may lack the line break at its end.
 		if out.Len() > 0 && out.Bytes()[out.Len()-1] != '\n' {
 			out.WriteByte('\n')
 		}
@@ -77,8 +80,10 @@ const separator = "---"
 // separator.
 func split(in []byte) (documents []string) {
 	var document strings.Builder
+	// A byte order mark is not part of the first document.
 	for line := range strings.Lines(string(bytes.TrimPrefix(in, []byte("\ufeff")))) {
 		rest, ok := strings.CutPrefix(line, separator)
+		// The separator must be a whole word, and not the beginning of a longer one.
 		if ok && (rest == "" || strings.ContainsAny(rest[:1], " \t\r\n")) {
 			documents = append(documents, document.String())
 			document.Reset()
@@ -92,9 +97,11 @@ func split(in []byte) (documents []string) {
 // document. A JSON document may contain several values.
 func convertDocument(document string, do func(w Workload, pod map[string]any) (Result, error)) ([]byte, []Report, error) {
 	content := strings.TrimPrefix(document, separator)
+	// An empty document must stay as it is.
 	if isEmpty(content) {
 		return []byte(document), nil, nil
 	}
+	// JSON is also YAML, but must stay JSON.
 	values, isJSON := parseJSON(content)
 	var warnings []string
 	if !isJSON {
@@ -105,16 +112,19 @@ func convertDocument(document string, do func(w Workload, pod map[string]any) (R
 		values = []any{value}
 		warnings = duplicates
 	}
+	// changed tells whether the document must be encoded again.
 	var reports []Report
 	changed := false
 	for _, value := range values {
 		object, ok := value.(map[string]any)
+		// "null" is a valid document, which contains nothing.
 		if value == nil {
 			continue
 		}
 		if !ok {
 			return nil, nil, fmt.Errorf("%.40q: must be an object of Kubernetes", fmt.Sprint(value))
 		}
+		// An object may be a list of others, so do may be called several times.
 		err := each(object, "", 0, func(w Workload, pod map[string]any) error {
 			result, err := do(w, pod)
 			changed = changed || err == nil && result.Skipped == ""
@@ -140,6 +150,7 @@ func parseYAML(content string) (value any, warnings []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	// Strict parsing only finds repeated keys, because the document is valid.
 	if _, err := yaml.YAMLToJSONStrict([]byte(content)); err != nil {
 		warnings = []string{"the last value of a repeated key applies: " + err.Error()}
 	}
@@ -162,6 +173,7 @@ func isEmpty(content string) bool {
 // JSON.
 func parseJSON(content string) (values []any, ok bool) {
 	d := json.NewDecoder(strings.NewReader(content))
+	// Numbers keep their text, because float64 would lose digits.
 	d.UseNumber()
 	for {
 		var value any
@@ -190,6 +202,7 @@ func encode(values []any, asJSON bool) ([]byte, error) {
 		}
 		return out.Bytes(), nil
 	}
+	// YAML has only one value in each document.
 	text, err := yaml.Marshal(values[0])
 	out.WriteString(separator + "\n")
 	out.Write(text)

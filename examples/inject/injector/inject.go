@@ -37,10 +37,12 @@ func (c Config) Inject(pod map[string]any, w Workload, namespace map[string]stri
 	if err != nil {
 		return Result{}, err
 	}
+	// Some pods cannot have a proxy, whatever their annotations say.
 	if skipped := p.skip(); skipped != "" {
 		return Result{Skipped: skipped}, nil
 	}
 	inherited := map[string]string{}
+	// The pod's own annotations have precedence.
 	for key, value := range namespace {
 		if _, ok := configName(key); (ok || key == InjectAnnotation) && p.annotations[key] == nil {
 			inherited[key] = value
@@ -51,6 +53,7 @@ func (c Config) Inject(pod map[string]any, w Workload, namespace map[string]stri
 		return Result{}, err
 	}
 	maps.Copy(all, inherited)
+	// The namespace may enable injection, and the pod disable it.
 	if all[InjectAnnotation] == "disabled" {
 		return Result{Skipped: InjectAnnotation + " is disabled"}, nil
 	}
@@ -68,9 +71,12 @@ func (c Config) Inject(pod map[string]any, w Workload, namespace map[string]stri
 		return Result{}, err
 	}
 	env := o.environ(c, containers)
+	// A mistake in an annotation should be reported now, and not by a proxy that does not start.
 	if err := checkEnviron(env, c.TrustAnchors); err != nil {
 		return Result{}, err
 	}
+	// The typed objects are converted to the untyped form of the pod, which keeps fields that this program does not
+	// know.
 	var first, proxy map[string]any
 	var added []any
 	for dst, src := range map[any]any{
@@ -80,12 +86,15 @@ func (c Config) Inject(pod map[string]any, w Workload, namespace map[string]stri
 			return Result{}, err
 		}
 	}
+	// A native sidecar starts before the other init containers, and the redirection before it. Otherwise, the
+	// redirection comes last, because init containers without a proxy need the network.
 	if o.native {
 		p.inits = slices.Concat([]any{first, proxy}, p.inits)
 	} else {
 		p.inits = append(slices.Clip(p.inits), first)
 		p.containers = slices.Concat([]any{proxy}, p.containers)
 	}
+	// Clip makes append copy the list, because the pod's own list must not change after an error.
 	p.volumes = append(slices.Clip(p.volumes), added...)
 	p.annotate(c, o, inherited)
 	for label, value := range w.labels() {
@@ -102,6 +111,7 @@ func Uninject(pod map[string]any) (bool, error) {
 	if err != nil || !p.injected() {
 		return false, err
 	}
+	// without returns the elements of all except those with a name that the injector adds.
 	without := func(all []any, added func(name string) bool) []any {
 		return slices.DeleteFunc(slices.Clone(all), func(v any) bool { return added(name(v)) })
 	}
@@ -135,9 +145,12 @@ type pod struct {
 	object map[string]any
 }
 
+// newPod returns the parts of object that the injector changes. Parts that are missing are empty.
 func newPod(object map[string]any) (*pod, error) {
 	p := &pod{object: object}
+	// The first mistake is kept, so that the functions below need not return errors.
 	var err error
+	// field returns the object in a field, or a new one.
 	field := func(parent map[string]any, name string) map[string]any {
 		m, ok := parent[name].(map[string]any)
 		if !ok {
@@ -148,6 +161,7 @@ func newPod(object map[string]any) (*pod, error) {
 		}
 		return m
 	}
+	// elements returns the list in a field of the spec.
 	elements := func(name string) []any {
 		l, ok := p.spec[name].([]any)
 		if !ok && p.spec[name] != nil && err == nil {
@@ -172,9 +186,11 @@ func (p *pod) injected() bool {
 
 // skip returns why the pod cannot get a proxy, or "" if it can.
 func (p *pod) skip() string {
+	// A failed conversion leaves the zero value, which excludes nothing.
 	selector, _ := p.spec["nodeSelector"].(map[string]any)
 	system, _ := p.spec["os"].(map[string]any)
 	host, _ := p.spec["hostNetwork"].(bool)
+	// Each case describes a pod that would not work with a proxy, or already has one.
 	switch {
 	case p.injected():
 		return "it has a proxy"
@@ -185,6 +201,7 @@ func (p *pod) skip() string {
 	case selector["kubernetes.io/os"] == "windows", system["name"] == "windows":
 		return "it runs on Windows"
 	}
+	// A pod with one of these has been injected by another program.
 	for _, v := range p.volumes {
 		if isVolume(name(v)) {
 			return "it has a volume " + name(v)
@@ -200,6 +217,7 @@ func (p *pod) skip() string {
 
 // Version returns the tag of an image, which is the version of the proxy in it.
 func Version(image string) string {
+	// A colon before the last slash belongs to the registry's port.
 	_, tag, ok := strings.Cut(image[strings.LastIndexByte(image, '/')+1:], ":")
 	if !ok {
 		return "latest"
@@ -211,12 +229,14 @@ func Version(image string) string {
 // from its namespace.
 func (p *pod) annotate(c Config, o options, inherited map[string]string) {
 	for key, value := range inherited {
+		// The pod does not inherit whether it is injected, because it is already.
 		if key != InjectAnnotation {
 			p.annotations[key] = value
 		}
 	}
 	p.annotations[createdBy] = createdByInject
 	p.annotations[proxyVersion] = Version(o.proxyImage)
+	// A pod of the controller reads the anchors from a ConfigMap, so they may change.
 	if c.TrustAnchors != "" && !c.Controller {
 		p.annotations[trustRoot] = AnchorsSum(c.TrustAnchors)
 	}
@@ -225,6 +245,7 @@ func (p *pod) annotate(c Config, o options, inherited map[string]string) {
 
 // store writes the pod back to its object, without empty parts.
 func (p *pod) store() {
+	// set stores value under name, or removes the field if it has no elements.
 	set := func(parent map[string]any, name string, value any, n int) {
 		if n == 0 {
 			delete(parent, name)
@@ -234,6 +255,7 @@ func (p *pod) store() {
 	}
 	set(p.metadata, "annotations", p.annotations, len(p.annotations))
 	set(p.metadata, "labels", p.labels, len(p.labels))
+	// Metadata comes after its parts, because it may be empty without them.
 	set(p.object, "metadata", p.metadata, len(p.metadata))
 	set(p.spec, "containers", p.containers, len(p.containers))
 	set(p.spec, "initContainers", p.inits, len(p.inits))
@@ -271,6 +293,7 @@ func convert(src, dst any) error {
 	return decode(text, dst)
 }
 
+// decode decodes the JSON in text into dst. Numbers keep their form, so that writing them back does not change them.
 func decode(text []byte, dst any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()

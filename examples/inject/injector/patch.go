@@ -24,6 +24,7 @@ type operation struct {
 // of the pod's namespace, whose annotations are in annotations. Patch returns the changes as a JSON
 // Patch, or nil if the pod is skipped.
 func (c Config) Patch(raw []byte, namespace string, annotations map[string]string) ([]byte, Result, error) {
+	// raw is decoded twice, because Inject changes the pod in place.
 	var original, injected map[string]any
 	for _, dst := range []*map[string]any{&original, &injected} {
 		if err := decode(raw, dst); err != nil {
@@ -36,11 +37,13 @@ func (c Config) Patch(raw []byte, namespace string, annotations map[string]strin
 		return nil, result, err
 	}
 	var operations []operation
+	// These are all parts that Inject changes.
 	for _, path := range [][2]string{
 		{"metadata", "annotations"}, {"metadata", "labels"}, {"spec", "containers"}, {"spec", "initContainers"}, {"spec", "volumes"},
 	} {
 		old, _ := original[path[0]].(map[string]any)
 		changed, _ := injected[path[0]].(map[string]any)
+		// "add" also replaces an existing value.
 		if value := changed[path[1]]; !reflect.DeepEqual(old[path[1]], value) {
 			operations = append(operations, operation{"add", "/" + path[0] + "/" + path[1], value})
 		}
@@ -83,10 +86,12 @@ func (c Config) OpaquePortsPatch(raw []byte, namespace map[string]string) ([]byt
 		return nil, err
 	}
 	const name = "opaque-ports"
+	// The annotation may have one of several prefixes.
 	isOpaquePorts := func(key string) bool { n, ok := configName(key); return ok && n == name }
 	if slices.ContainsFunc(slices.Collect(maps.Keys(object.Metadata.Annotations)), isOpaquePorts) {
 		return nil, nil
 	}
+	// The annotation on the namespace, if there is one, replaces this value below.
 	value := strings.Join(c.opaqueOf(object.Spec.Ports, object.Spec.Containers), ",")
 	found := value != ""
 	for _, key := range slices.Sorted(maps.Keys(namespace)) {
@@ -98,8 +103,10 @@ func (c Config) OpaquePortsPatch(raw []byte, namespace map[string]string) ([]byt
 	if !found {
 		return nil, nil
 	}
+	// Without any annotations, the patch must create the object that holds them.
 	op := operation{"add", "/metadata/annotations", map[string]string{ConfigPrefix + name: value}}
 	if object.Metadata.Annotations != nil {
+		// JSON Patch writes a slash in a name as ~1.
 		op = operation{"add", op.Path + "/" + strings.ReplaceAll(ConfigPrefix+name, "/", "~1"), value}
 	}
 	return json.Marshal([]operation{op})
@@ -110,6 +117,7 @@ func (c Config) OpaquePortsPatch(raw []byte, namespace map[string]string) ([]byt
 func (c Config) opaqueOf(service []corev1.ServicePort, containers []corev1.Container) (ports []string) {
 	knownPorts := strings.Split(c.OpaquePorts, ",")
 	for _, p := range service {
+		// A port without a target is the same in the pod.
 		target := intstr.FromInt32(p.Port)
 		if p.TargetPort != (intstr.IntOrString{}) {
 			target = p.TargetPort

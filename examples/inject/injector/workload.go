@@ -50,12 +50,14 @@ func ownerOf(metadata map[string]any, namespace string) Workload {
 		Controller bool   `json:"controller"`
 	}
 	_ = convert(metadata["ownerReferences"], &owners) // the API server has validated it
+	// One owner is the controller. If there is only one, it is taken whatever it is.
 	for _, o := range owners {
 		if !o.Controller && len(owners) > 1 {
 			continue
 		}
 		labels, _ := metadata["labels"].(map[string]any)
 		hash, _ := labels["pod-template-hash"].(string)
+		// Deployments add the hash of the pod template to the names of their ReplicaSets.
 		if deployment, ok := strings.CutSuffix(o.Name, "-"+hash); ok && hash != "" && o.Kind == "ReplicaSet" {
 			return Workload{"Deployment", namespace, deployment}
 		}
@@ -94,6 +96,7 @@ func each(object map[string]any, kind string, depth int, do func(w Workload, pod
 	if s, ok := object["kind"].(string); ok {
 		kind = s
 	}
+	// The version of the core group has no slash.
 	version, _ := object["apiVersion"].(string)
 	group, _, ok := strings.Cut(version, "/")
 	if !ok {
@@ -102,6 +105,7 @@ func each(object map[string]any, kind string, depth int, do func(w Workload, pod
 	if !hasWorkloads(group) {
 		return nil
 	}
+	// A List contains other objects, whose kind is in its own name if they lack one.
 	if items, ok := object["items"].([]any); ok && strings.HasSuffix(kind, "List") {
 		if depth == maxDepth {
 			return errors.New("too many nested lists")
@@ -119,6 +123,7 @@ func each(object map[string]any, kind string, depth int, do func(w Workload, pod
 	if !ok {
 		return nil
 	}
+	// pod becomes the part of object that is the pod or its template.
 	pod := object
 	for _, field := range path {
 		pod, ok = pod[field].(map[string]any)
@@ -128,6 +133,7 @@ func each(object map[string]any, kind string, depth int, do func(w Workload, pod
 	}
 	metadata, _ := object["metadata"].(map[string]any)
 	name, _ := metadata["name"].(string)
+	// A generated name is a prefix, which is better than nothing.
 	if name == "" {
 		name, _ = metadata["generateName"].(string)
 	}

@@ -46,6 +46,7 @@ type Certificate struct {
 const DefaultLifetime = 365 * 24 * time.Hour
 
 // Get returns the current certificate. It can be used as tls.Config.GetCertificate.
+// The certificate is missing until the first round of sync has succeeded.
 func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if cert := c.served.Load(); cert != nil {
 		return cert, nil
@@ -61,9 +62,11 @@ func (c *Certificate) Ready() bool { return c.served.Load() != nil }
 func (c *Certificate) Run(ctx context.Context) {
 	tick := time.NewTicker(c.Interval)
 	defer tick.Stop()
+	// failed is the text of the last error, so that a lasting problem is logged once.
 	failed := ""
 	for {
 		switch err := c.sync(ctx, time.Now()); {
+		// The order matters: if ctx has ended, the error is only its consequence.
 		case ctx.Err() != nil:
 			return
 		case err == nil:
@@ -87,25 +90,30 @@ const maxRounds = 5
 // certificate. If [state.step] returns a different state, sync writes it to the Secret and starts
 // over.
 func (c *Certificate) sync(ctx context.Context, now time.Time) error {
+	// Another replica may write in between. The state is then read again.
 	for range maxRounds {
 		secret, s, err := c.read(ctx)
 		if err != nil {
 			return err
 		}
+		// The API server must trust a certificate before it is served.
 		if cert := s.usable(c.Names, now); cert != nil {
 			if err := c.publish(ctx, s.bundle(), now); err != nil {
 				return err
 			}
 			c.served.Store(cert)
 		}
+		// step decides what to do next, depending on what the Secret contains and how long it has been trusted.
 		next, err := s.step(c.Names, now, c.trusted, c.Lifetime, c.Overlap)
 		if err != nil {
 			return err
 		}
+		// Nothing has to change.
 		if bytes.Equal(next.bundle(), s.bundle()) && bytes.Equal(next.current.cert, s.current.cert) {
 			return nil
 		}
 		secret.Data = next.data()
+		// A conflict means that another replica was faster. Its state is read in the next round.
 		if err := c.write(ctx, secret); err != nil && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("secret %s: %w", c.Secret, err)
 		}
@@ -117,6 +125,7 @@ func (c *Certificate) sync(ctx context.Context, now time.Time) error {
 // empty; in the latter case, the Secret is a new one for [Certificate.write].
 func (c *Certificate) read(ctx context.Context) (*corev1.Secret, state, error) {
 	secret, err := c.Client.CoreV1().Secrets(c.Namespace).Get(ctx, c.Secret, metav1.GetOptions{})
+	// A new Secret has no ResourceVersion, by which write recognizes it.
 	switch {
 	case apierrors.IsNotFound(err):
 		return &corev1.Secret{
@@ -125,6 +134,7 @@ func (c *Certificate) read(ctx context.Context) (*corev1.Secret, state, error) {
 	case err != nil:
 		return nil, state{}, fmt.Errorf("secret %s: %w", c.Secret, err)
 	}
+	// An invalid Secret would stay invalid, so it is treated as empty.
 	s, err := newState(secret.Data)
 	if err != nil {
 		c.Log.WarnContext(ctx, "the Secret is invalid and is replaced", "secret", c.Secret, "error", err)
@@ -152,6 +162,7 @@ func (c *Certificate) write(ctx context.Context, secret *corev1.Secret) (err err
 // API server begins to trust it.
 func (c *Certificate) publish(ctx context.Context, bundle []byte, now time.Time) (err error) {
 	admission := c.Client.AdmissionregistrationV1()
+	// The two kinds of configurations have different types for the same fields.
 	var changed bool
 	if c.Validating {
 		changed, err = setBundle(ctx, admission.ValidatingWebhookConfigurations(), c.Configuration, bundle, validatingClients)
@@ -164,6 +175,7 @@ func (c *Certificate) publish(ctx context.Context, bundle []byte, now time.Time)
 	if changed {
 		c.Log.InfoContext(ctx, "the caBundle changed", "configuration", c.Configuration)
 	}
+	// bundle is nil after a restart, so the time then counts from the start.
 	if changed || !bytes.Equal(bundle, c.bundle) {
 		c.bundle = bundle
 		c.trusted = now
@@ -186,18 +198,21 @@ func setBundle[C any](
 	if err != nil {
 		return false, err
 	}
+	// A configuration may contain several webhooks, all of which use this certificate.
 	for _, client := range clients(config) {
 		if !bytes.Equal(client.CABundle, bundle) {
 			client.CABundle = bundle
 			changed = true
 		}
 	}
+	// Without a change, the write would only cause other watchers to work.
 	if changed {
 		_, err = api.Update(ctx, config, metav1.UpdateOptions{})
 	}
 	return changed, err
 }
 
+// mutatingClients returns how the API server reaches the webhooks of c, so that setBundle can change it.
 func mutatingClients(c *admissionregistrationv1.MutatingWebhookConfiguration) (all []*admissionregistrationv1.WebhookClientConfig) {
 	for i := range c.Webhooks {
 		all = append(all, &c.Webhooks[i].ClientConfig)
@@ -205,6 +220,7 @@ func mutatingClients(c *admissionregistrationv1.MutatingWebhookConfiguration) (a
 	return all
 }
 
+// validatingClients returns how the API server reaches the webhooks of c, so that setBundle can change it.
 func validatingClients(c *admissionregistrationv1.ValidatingWebhookConfiguration) (all []*admissionregistrationv1.WebhookClientConfig) {
 	for i := range c.Webhooks {
 		all = append(all, &c.Webhooks[i].ClientConfig)

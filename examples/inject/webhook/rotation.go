@@ -26,10 +26,12 @@ func newPair(names []string, now time.Time, lifetime time.Duration) (pair, error
 	if err != nil {
 		return pair{}, err
 	}
+	// A certificate's serial number may have up to 20 bytes. 127 bits are random enough.
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return pair{}, err
 	}
+	// The certificate signs itself, so it is also the authority that the API server trusts.
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: names[0], SerialNumber: serial.String()},
 		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(lifetime),
@@ -84,19 +86,26 @@ func (s state) bundle() []byte {
 
 // step returns the next state in the rotation, or s if nothing needs to change. A current
 // certificate that is not usable is replaced immediately. When less than a third of lifetime
-// remains, step generates the next certificate. It becomes current after the duration overlap,
-// and the previous one is removed after the same duration again. Both waits count from trusted,
-// when the API server began to trust what is in s.
+// remains, step generates the next certificate. In a later call, overlap or more after trusted, that
+// certificate becomes current. In another call, overlap or more after the trusted of that call, the
+// previous certificate is removed. trusted is the time at which the API server began to trust the
+// certificates in s, so each of the two waits begins when the API server knows the result of the last
+// step.
 func (s state) step(names []string, now, trusted time.Time, lifetime, overlap time.Duration) (state, error) {
+	// current is nil if there is no certificate, or it cannot be used.
 	current := s.usable(names, now)
 	if current == nil {
 		p, err := newPair(names, now, lifetime)
 		return state{current: p}, err
 	}
+	// settled tells that all API servers have had time to trust what is in s.
 	settled := now.Sub(trusted) >= overlap
+	// The order matters: a rotation in progress ends before another one begins.
 	switch {
+	// The next certificate has been trusted for long enough, so that it can be served.
 	case s.next.cert != nil && settled:
 		return state{current: s.next, previous: s.current.cert}, nil
+	// All replicas serve the current certificate by now.
 	case s.previous != nil && settled:
 		return state{current: s.current, next: s.next}, nil
 	case s.next.cert == nil && s.previous == nil && current.Leaf.NotAfter.Sub(now) < lifetime/3:
@@ -110,6 +119,7 @@ func (s state) step(names []string, now, trusted time.Time, lifetime, overlap ti
 // names.
 func (s state) usable(names []string, now time.Time) *tls.Certificate {
 	c, err := s.current.parse()
+	// VerifyHostname also accepts IP addresses.
 	if err != nil || now.After(c.Leaf.NotAfter) ||
 		slices.ContainsFunc(names, func(name string) bool { return c.Leaf.VerifyHostname(name) != nil }) {
 		return nil
@@ -126,6 +136,7 @@ const (
 
 // data returns s as a Secret's data.
 func (s state) data() map[string][]byte {
+	// A Secret must not contain empty values.
 	all := map[string][]byte{
 		currentCert: s.current.cert, currentKey: s.current.key, nextCert: s.next.cert, nextKey: s.next.key, previousCert: s.previous,
 	}
@@ -143,6 +154,7 @@ func newState(data map[string][]byte) (state, error) {
 	s := state{
 		current: pair{data[currentCert], data[currentKey]}, next: pair{data[nextCert], data[nextKey]}, previous: data[previousCert],
 	}
+	// Without a rotation, there is no next certificate.
 	if s.next.cert != nil {
 		if _, err := s.next.parse(); err != nil {
 			return s, fmt.Errorf("%s: %w", nextCert, err)

@@ -49,6 +49,7 @@ const grace = 10 * time.Second
 // Run serves until ctx ends. Before it listens, it asks the API server for its version, which
 // decides whether the webhook may use native sidecars.
 func (s *Server) Run(ctx context.Context) error {
+	// Native sidecars are only used if the cluster supports them.
 	if err := s.readVersion(ctx); err != nil {
 		return err
 	}
@@ -64,10 +65,13 @@ func (s *Server) Run(ctx context.Context) error {
 	}, s.expiry)
 	s.metrics.MustRegister(s.responses, s.durations, expiry)
 
+	// group serves both listeners, and ends them together.
 	var group serve.Group
+	// The certificate is chosen at each handshake, because it may be renewed.
 	secure := func(l net.Listener) net.Listener {
 		return tls.NewListener(l, &tls.Config{GetCertificate: s.certificate, MinVersion: tls.VersionTLS12})
 	}
+	// An error is kept in group, and returned by Run.
 	webhookAddr := group.HTTPBehind(secure, "webhook", s.Listen, http.HandlerFunc(s.admit))
 	adminAddr := group.HTTP("admin", s.Admin, s.admin())
 	if s.Ready != nil && group.Err() == nil {
@@ -83,6 +87,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // certificate returns the certificate for the name that a client connects to.
 func (s *Server) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	// A client without a name, or with another one, gets the first certificate.
 	for _, c := range s.Certificates {
 		if slices.Contains(c.Names, hello.ServerName) {
 			return c.Get(hello)
@@ -94,6 +99,7 @@ func (s *Server) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, erro
 // expiry returns when the first certificate expires, in seconds since 1970. It returns 0 while one
 // is missing.
 func (s *Server) expiry() float64 {
+	// The first one that expires is what operators need to know.
 	first := math.Inf(1)
 	for _, c := range s.Certificates {
 		cert, err := c.Get(nil)
@@ -131,6 +137,7 @@ func (s *Server) readVersion(ctx context.Context) error {
 // admin returns the handler for /healthz, /readyz and /metrics.
 func (s *Server) admin() http.Handler {
 	mux := http.NewServeMux()
+	// An empty response has the status 200.
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if slices.ContainsFunc(s.Certificates, func(c *Certificate) bool { return !c.Ready() }) {
@@ -150,6 +157,7 @@ const maxReview = 8 << 20
 func (s *Server) admit(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	var review admissionv1.AdmissionReview
+	// A body that is too large is an error of the decoder.
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxReview)).Decode(&review)
 	if err != nil || review.Request == nil {
 		s.responses.WithLabelValues("error").Inc()
@@ -164,6 +172,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+	// The response must not repeat the request.
 	review.Request = nil
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(review) //nolint:errchkjson // the connection of the API server may be gone
@@ -175,13 +184,16 @@ func (s *Server) review(ctx context.Context, review *admissionv1.AdmissionReview
 	request := review.Request
 	response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: true}
 	review.Response = response
+	// ServiceProfiles are validated, and everything else is changed.
 	if request.Kind.Group == "linkerd.io" && request.Kind.Kind == "ServiceProfile" {
 		return s.validate(ctx, request, response)
 	}
 	isPod := request.Kind.Kind == "Pod"
+	// Other kinds reach the webhook only by a wrong configuration, and are admitted unchanged.
 	if !isPod && request.Kind.Kind != "Service" || request.Kind.Group != "" || request.SubResource != "" {
 		return "skipped", nil
 	}
+	// Annotations on the namespace are the defaults for those of its pods.
 	namespace, err := s.Client.CoreV1().Namespaces().Get(ctx, request.Namespace, metav1.GetOptions{})
 	if err != nil {
 		return "error", fmt.Errorf("namespace %s: %w", request.Namespace, err)
@@ -191,16 +203,20 @@ func (s *Server) review(ctx context.Context, review *admissionv1.AdmissionReview
 		return "error", err
 	}
 	raw := request.Object.Raw
+	// Services, and pods without a proxy, only get the annotation for opaque ports.
 	if !isPod || !injector.Enabled(raw, namespace.Annotations) {
 		return s.annotate(config, request, response, namespace.Annotations)
 	}
+	// Only now is it known what the cluster supports.
 	config.Native = config.Native && s.native
 	log := s.Log.With("namespace", request.Namespace, "pod", podName(request))
 	patch, result, err := config.Patch(raw, request.Namespace, namespace.Annotations)
+	// A denied pod is better than one without the proxy that it asks for.
 	switch {
 	case err != nil:
 		log.WarnContext(ctx, "pod denied", "error", err)
 		return deny(response, "the proxy could not be injected: "+err.Error()), nil
+	// A nil patch means that the pod cannot have a proxy.
 	case patch == nil:
 		log.InfoContext(ctx, "pod skipped", "reason", result.Skipped)
 		response.Warnings = []string{"the proxy was not injected: " + result.Skipped}
@@ -220,6 +236,7 @@ func (s *Server) validate(
 	if err != nil {
 		return "error", err
 	}
+	// The webhook accepts exactly what the controller can serve.
 	if err := kube.ValidateServiceProfile(request.Object.Raw, config.ClusterDomain); err != nil {
 		s.Log.WarnContext(ctx, "a ServiceProfile was denied", "namespace", request.Namespace, "name", request.Name, "error", err)
 		return deny(response, err.Error()), nil

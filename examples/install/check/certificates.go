@@ -25,6 +25,7 @@ const expiresSoon = 60 * 24 * time.Hour
 func (c *checker) identity() category {
 	const anchorsHint = "provide trust anchors: install -trust-anchors FILE -issuer FILE -issuer-key FILE"
 	const issuerHint = "provide an issuer that the trust anchors verify, with a new Secret " + manifest.IssuerSecret
+	// Earlier checks store the certificates here, and later ones use them.
 	var anchors, issuer []*x509.Certificate
 	return category{"linkerd-identity", []check{
 		{description: "trust anchors are certificates", hint: anchorsHint, fatal: true, run: func(ctx context.Context) error {
@@ -32,6 +33,7 @@ func (c *checker) identity() category {
 			if err != nil {
 				return err
 			}
+			// The checks of proxies compare the anchors too.
 			c.anchors = []byte(m.Data[injector.AnchorsKey])
 			anchors, err = certificates(c.anchors)
 			return err
@@ -76,7 +78,9 @@ func (c *checker) identity() category {
 
 // webhooks returns the checks on both webhook configurations and their certificates.
 func (c *checker) webhooks() category {
+	// The check of the mutating webhook stores its failurePolicy here, for the last check.
 	var policy *admissionregistrationv1.FailurePolicyType
+	// mutating also stores the failure policy, for a check of its own.
 	mutating := func(ctx context.Context) (all []admissionregistrationv1.WebhookClientConfig, err error) {
 		config, err := c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().
 			Get(ctx, "linkerd-proxy-injector-webhook-config", metav1.GetOptions{})
@@ -89,6 +93,7 @@ func (c *checker) webhooks() category {
 		}
 		return all, nil
 	}
+	// validating reads how the API server calls the webhook that validates ServiceProfiles.
 	validating := func(ctx context.Context) (all []admissionregistrationv1.WebhookClientConfig, err error) {
 		config, err := c.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().
 			Get(ctx, "linkerd-sp-validator-webhook-config", metav1.GetOptions{})
@@ -108,6 +113,7 @@ func (c *checker) webhooks() category {
 		description: "failurePolicy Fail has several replicas", warning: true,
 		hint: "use install -ha, because no pod can be created while the only injector restarts",
 		run: func(ctx context.Context) error {
+			// With Ignore, pods are created even if the injector does not answer.
 			if policy != nil && *policy == admissionregistrationv1.Ignore {
 				return nil
 			}
@@ -127,6 +133,7 @@ func (c *checker) webhook(
 ) []check {
 	logs := "read the log of the injector: kubectl -n " + c.Namespace + " logs deploy/linkerd-proxy-injector"
 	name := service + "." + c.Namespace + ".svc"
+	// The first two checks set these for those after them. They are fatal, so none follows one that has failed.
 	var client admissionregistrationv1.WebhookClientConfig
 	var bundle []*x509.Certificate
 	return []check{
@@ -141,6 +148,7 @@ func (c *checker) webhook(
 					return fmt.Errorf("it has %d webhooks and must have one", len(all))
 				}
 				client = all[0]
+				// A nil Service means that the webhook is called by URL.
 				if s := client.Service; s == nil || s.Name+"."+s.Namespace+".svc" != name {
 					return errors.New("it calls another Service than " + name)
 				}
@@ -168,6 +176,7 @@ func (c *checker) webhook(
 // certificates parses PEM. It returns an error unless text contains at least one certificate and
 // nothing else.
 func certificates(text []byte) (all []*x509.Certificate, err error) {
+	// A key among the certificates is a mistake that must not go unnoticed.
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			return nil, fmt.Errorf("a block is a %s and must be a certificate", block.Type)
@@ -200,6 +209,7 @@ func valid(all []*x509.Certificate, now time.Time) error {
 // verify returns an error unless roots verify chain[0] at the time now, with the help of the
 // other certificates in chain. Unless name is empty, chain[0] must be valid for it.
 func verify(chain, roots []*x509.Certificate, name string, now time.Time) error {
+	// Certificates for any use are accepted, because only the chain matters here.
 	options := x509.VerifyOptions{
 		Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), DNSName: name, CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
@@ -207,6 +217,7 @@ func verify(chain, roots []*x509.Certificate, name string, now time.Time) error 
 	for _, c := range roots {
 		options.Roots.AddCert(c)
 	}
+	// The first certificate is the one to verify.
 	for _, c := range chain[1:] {
 		options.Intermediates.AddCert(c)
 	}

@@ -65,6 +65,7 @@ type check struct {
 	run         func(context.Context) error
 }
 
+// category is a group of checks that run in order.
 type category struct {
 	name   string
 	checks []check
@@ -73,7 +74,9 @@ type category struct {
 // Run runs the checks that o selects. If a fatal check fails, such as a request to the API
 // server, Run skips all following checks.
 func Run(ctx context.Context, o Options) Report {
+	// The checks share c, in which earlier ones store what later ones need.
 	c := &checker{Options: o}
+	// Each function returns its checks without running them.
 	categories := []category{c.api(), c.version()}
 	if o.Pre {
 		categories = append(categories, c.setup())
@@ -84,6 +87,7 @@ func Run(ctx context.Context, o Options) Report {
 		categories = append(categories, c.proxies())
 	}
 	report := Report{Success: true}
+	// All checks that wait share one deadline.
 	deadline := time.Now().Add(o.Wait)
 	for _, category := range categories {
 		results := Category{Name: category.name}
@@ -101,6 +105,7 @@ func Run(ctx context.Context, o Options) Report {
 				}
 			}
 			results.Checks = append(results.Checks, r)
+			// A fatal failure ends this category, and then all others.
 			if fatal = r.Outcome == Failure && check.fatal; fatal {
 				break
 			}
@@ -121,6 +126,7 @@ const retryInterval = time.Second
 func (c check) try(ctx context.Context, deadline time.Time) error {
 	for {
 		err := c.run(ctx)
+		// There must be time for another attempt.
 		if err == nil || !c.wait || time.Now().Add(retryInterval).After(deadline) {
 			return err
 		}
@@ -153,6 +159,7 @@ func (m *missing) look(name string, err error) error {
 	return err
 }
 
+// err returns an error that lists the names, or nil if there are none.
 func (m *missing) err() error {
 	if len(*m) == 0 {
 		return nil
@@ -173,6 +180,7 @@ func (r Report) Text(w io.Writer) error {
 		}
 		b.WriteByte('\n')
 	}
+	// The last line is that of "linkerd check".
 	outcome := Success
 	if !r.Success {
 		outcome = Failure
@@ -182,6 +190,7 @@ func (r Report) Text(w io.Writer) error {
 	return err
 }
 
+// mark returns the symbol of "linkerd check" for the outcome.
 func (o Outcome) mark() string {
 	switch o {
 	case Warning:

@@ -23,6 +23,7 @@ type checker struct {
 	kubernetes string
 }
 
+// api returns the check that the API server answers, whose version later checks use.
 func (c *checker) api() category {
 	return category{"kubernetes-api", []check{{
 		description: "can query the Kubernetes API", fatal: true,
@@ -44,7 +45,9 @@ const (
 	native  = 29
 )
 
+// version returns the checks on the version of Kubernetes, which api has read.
 func (c *checker) version() category {
+	// since returns a check that the cluster has at least version 1.want.
 	since := func(want int) func(context.Context) error {
 		return func(context.Context) error {
 			major, minor, _ := strings.Cut(c.kubernetes, ".")
@@ -70,6 +73,7 @@ func (c *checker) setup() category {
 		hint:        "for an upgrade, use install -keep-identity; for a second control plane, use -namespace",
 		run: func(ctx context.Context) error {
 			_, err := c.Client.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
+			// The check succeeds if the namespace is missing.
 			switch {
 			case apierrors.IsNotFound(err):
 				return nil
@@ -86,6 +90,7 @@ func (c *checker) setup() category {
 			var absent missing
 			var existing []string
 			for _, name := range manifest.CRDs() {
+				// look adds name to absent if the definition does not exist.
 				n := len(absent)
 				if err := absent.look(name, c.hasDefinition(ctx, name)); err != nil {
 					return err
@@ -97,9 +102,11 @@ func (c *checker) setup() category {
 			if len(existing) == 0 {
 				return nil
 			}
+			// With some definitions, the missing ones have to be added by hand.
 			return errors.Join(errors.New("existing: "+strings.Join(existing, ", ")), absent.err())
 		},
 	}
+	// These are the kinds of objects that the manifests contain.
 	resources := []struct{ group, resource, title string }{
 		{"", "namespaces", "Namespaces"},
 		{"rbac.authorization.k8s.io", "clusterroles", "ClusterRoles"},
@@ -130,6 +137,7 @@ func (c *checker) hasDefinition(ctx context.Context, name string) error {
 		AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + name).Do(ctx).Error()
 }
 
+// canCreate returns an error unless this user may create the resource in the namespace of the control plane.
 func (c *checker) canCreate(ctx context.Context, group, resource string) error {
 	review, err := c.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
@@ -145,12 +153,14 @@ func (c *checker) canCreate(ctx context.Context, group, resource string) error {
 	return nil
 }
 
+// installHint is the hint for checks that fail without a control plane.
 const installHint = "install the control plane: install | kubectl apply -f -"
 
 // existence returns the checks on the control plane's namespace and Deployments.
 func (c *checker) existence() category {
 	return category{"linkerd-existence", []check{
 		{
+			// The other checks need the namespace, so they do not run without it.
 			description: "control plane namespace exists", hint: installHint, fatal: true,
 			run: func(ctx context.Context) error {
 				_, err := c.Client.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
@@ -183,10 +193,12 @@ func (c *checker) podsReady(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		// A Deployment without a number has one replica.
 		want := int32(1)
 		if d.Spec.Replicas != nil {
 			want = *d.Spec.Replicas
 		}
+		// With an older ObservedGeneration, the counts do not tell of the latest change.
 		if d.Status.ObservedGeneration < d.Generation || d.Status.UpdatedReplicas < want || d.Status.ReadyReplicas < want {
 			unready = append(unready, fmt.Sprintf("%s: %d of %d replicas are ready", name, d.Status.ReadyReplicas, want))
 		}
@@ -203,6 +215,7 @@ const applyAgain = "apply the manifests again: install -keep-identity and the sa
 // configuration returns the checks on the control plane's other objects, such as roles and
 // Services.
 func (c *checker) configuration() category {
+	// exist returns the check that get finds all the named objects.
 	exist := func(title string, names []string, get func(ctx context.Context, name string) error) check {
 		return check{description: "control plane " + title + " exist", hint: applyAgain, run: func(ctx context.Context) error {
 			var m missing
@@ -214,6 +227,7 @@ func (c *checker) configuration() category {
 			return m.err()
 		}}
 	}
+	// role returns the name of a component's ClusterRole, which is unique in the cluster.
 	role := func(component string) string { return "linkerd-" + c.Namespace + "-" + component }
 	roles := []string{role("destination"), role("identity"), role("proxy-injector")}
 	options := metav1.GetOptions{}

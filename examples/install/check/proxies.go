@@ -16,6 +16,7 @@ import (
 // proxies returns the checks on the proxies in ProxyNamespace, or in all namespaces.
 func (c *checker) proxies() category {
 	const restart = "restart the workloads: kubectl -n NAMESPACE rollout restart deploy"
+	// The second check stores the pods here, and the later ones use them.
 	var pods, meshed []corev1.Pod
 	return category{"linkerd-data-plane", []check{
 		{
@@ -36,6 +37,7 @@ func (c *checker) proxies() category {
 				if err != nil {
 					return err
 				}
+				// Pods that have ended, or are about to, are not restarted anyway.
 				pods = slices.DeleteFunc(all.Items, func(p corev1.Pod) bool {
 					return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed || p.DeletionTimestamp != nil
 				})
@@ -59,6 +61,7 @@ func (c *checker) proxies() category {
 			run: func(context.Context) error {
 				want := injector.AnchorsSum(string(c.anchors))
 				return each(meshed, func(p *corev1.Pod) string {
+					// Pods of the control plane have no such annotation.
 					if sum, ok := p.Annotations["linkerd.io/trust-root-sha256"]; ok && sum != want {
 						return "it has other trust anchors"
 					}
@@ -70,6 +73,7 @@ func (c *checker) proxies() category {
 			description: "data plane proxies have the image of the control plane", warning: true, hint: restart,
 			run: func(ctx context.Context) error {
 				d, err := c.Client.AppsV1().Deployments(c.Namespace).Get(ctx, "linkerd-proxy-injector", metav1.GetOptions{})
+				// Without containers, err is nil, and there is nothing to compare.
 				if err != nil || len(d.Spec.Template.Spec.Containers) == 0 {
 					return err
 				}
@@ -98,6 +102,7 @@ func (c *checker) uninjected(ctx context.Context, pods []corev1.Pod) error {
 	if err != nil {
 		return err
 	}
+	// The annotation on the namespace enables injection for all of its pods.
 	for _, n := range namespaces.Items {
 		mode := n.Annotations[injector.InjectAnnotation]
 		enabled[n.Name] = mode != "" && mode != "disabled"
@@ -117,6 +122,7 @@ const maxNamed = 10
 // are none. problem describes what is wrong with a pod, or returns "".
 func each(pods []corev1.Pod, problem func(*corev1.Pod) string) error {
 	var all []string
+	// The elements are large, so they are passed by pointer.
 	for i := range pods {
 		if text := problem(&pods[i]); text != "" {
 			all = append(all, pods[i].Namespace+"/"+pods[i].Name+": "+text)
@@ -133,6 +139,7 @@ func each(pods []corev1.Pod, problem func(*corev1.Pod) string) error {
 
 // proxyOf returns the proxy's container in a pod, or nil if there is none.
 func proxyOf(p *corev1.Pod) *corev1.Container {
+	// A native sidecar is an init container.
 	for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range containers {
 			if containers[i].Name == injector.ProxyName {

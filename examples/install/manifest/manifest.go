@@ -53,6 +53,7 @@ func Components() []string {
 
 // CRDs returns the names of the CustomResourceDefinitions that the controller reads.
 func CRDs() (names []string) {
+	// The documents are separated by lines, and comments may precede the first.
 	for document := range strings.SplitSeq(destination.CRDs(), "\n---\n") {
 		var crd struct{ Metadata struct{ Name string } }
 		if err := yaml.Unmarshal([]byte(document), &crd); err == nil && crd.Metadata.Name != "" {
@@ -65,12 +66,15 @@ func CRDs() (names []string) {
 // Programs returns the names of the programs that the images must contain.
 func Programs() []string { return []string{"destination", "identity", "inject", "init", "proxy"} }
 
+// Directories in which the containers mount the issuer and the trust anchors.
 const (
 	issuerDir  = "/var/run/linkerd/issuer"
 	anchorsDir = "/var/run/linkerd/trust-roots"
 )
 
+// components returns the Deployments of the control plane with what differs between them.
 func (o Options) components() []component {
+	// account returns the identity of a ServiceAccount of the control plane.
 	account := func(name string) string {
 		return name + "." + o.Namespace + ".serviceaccount.identity." + o.Namespace + "." + o.TrustDomain
 	}
@@ -106,6 +110,7 @@ func (o Options) components() []component {
 
 // injectorFlags returns the flags for the injector that differ from the defaults.
 func (o Options) injectorFlags() (args []string) {
+	// The same flags are defined twice, once with the defaults and once with the values of o.
 	defaults := flag.NewFlagSet("", flag.ContinueOnError)
 	values := flag.NewFlagSet("", flag.ContinueOnError)
 	d := injector.Default()
@@ -128,6 +133,7 @@ func (o Options) Render() ([]byte, error) {
 	if err := o.Identity.check(); err != nil {
 		return nil, err
 	}
+	// The injector's configuration is validated together with the anchors.
 	o.TrustAnchors = string(o.Identity.Anchors)
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -151,6 +157,7 @@ func (o Options) Render() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The first document is the namespace, which must exist before everything else.
 	first, rest, ok := strings.Cut(text.String(), "---\n")
 	if !ok {
 		return nil, errors.New("manifest: control-plane.yaml has one document only")
@@ -163,6 +170,7 @@ func (o Options) Render() ([]byte, error) {
 	if o.CRDs {
 		documents = append(documents, destination.CRDs())
 	}
+	// The rights are written for the namespace linkerd.
 	documents = append(documents, labeled(renamed(destination.RBAC+"---\n"+identity.RBAC(identity.Namespace), o.Namespace), o.Namespace))
 	if !o.KeepIdentity {
 		documents = append(documents, labeled(o.Identity.manifests(o.Namespace), o.Namespace))
@@ -181,9 +189,11 @@ func labeled(text, namespace string) string {
 // certificate authority serves TLS itself, and the injector brings its own certificate.
 func (o Options) inject(documents string) (string, error) {
 	config := o.Config
+	// The controller's proxy connects to the controller in its own pod.
 	config.Controller = true
 	all := strings.Split(documents, "\n---\n")
 	for i, document := range all {
+		// All other documents stay as they are.
 		if !strings.Contains(document, "kind: Deployment\n") || !strings.Contains(document, "name: linkerd-destination\n") {
 			continue
 		}
@@ -191,9 +201,11 @@ func (o Options) inject(documents string) (string, error) {
 		if err != nil {
 			return "", err
 		}
+		// Without a proxy, nobody could reach the controller by TLS.
 		if len(reports) != 1 || reports[0].Skipped != "" {
 			return "", fmt.Errorf("manifest: the controller was not injected: %v", reports)
 		}
+		// Filter begins its output with a separator, which Join adds again.
 		all[i] = strings.TrimSuffix(strings.TrimPrefix(string(out), "---\n"), "\n")
 	}
 	return strings.Join(all, "\n---\n"), nil
@@ -215,6 +227,7 @@ func quote(s string) (string, error) {
 
 // manifests returns the ConfigMap with the trust anchors and the Secret with the issuer.
 func (i Identity) manifests(namespace string) string {
+	// The certificates are a block in YAML, whose lines are indented.
 	indented := "    " + strings.ReplaceAll(strings.TrimSpace(string(i.Anchors)), "\n", "\n    ")
 	encode := base64.StdEncoding.EncodeToString
 	return fmt.Sprintf(`apiVersion: v1

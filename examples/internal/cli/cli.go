@@ -68,10 +68,12 @@ func ParseFlags(f *flag.FlagSet, args []string, help io.Writer) error {
 	f.SetOutput(io.Discard) // Status prints the error
 	err := parse(f, args)
 	if errors.Is(err, flag.ErrHelp) {
+		// Printing the help needs the flags, so it is only possible after parse.
 		f.SetOutput(help)
 		f.Usage()
 		return err
 	}
+	// The usage of a flag tells which other flag it requires.
 	f.Visit(func(set *flag.Flag) {
 		condition, _, _ := strings.Cut(set.Usage, ": ")
 		required, ok := strings.CutPrefix(condition, "with -")
@@ -88,6 +90,7 @@ func ParseFlags(f *flag.FlagSet, args []string, help io.Writer) error {
 // parse parses args into the flags of f. Unlike package flag, it says what is allowed if a
 // duration is invalid.
 func parse(f *flag.FlagSet, args []string) error {
+	// Each flag with a duration is wrapped during parsing, so that its error tells what is allowed.
 	f.VisitAll(func(option *flag.Flag) {
 		if v, ok := option.Value.(flag.Getter); ok {
 			if _, ok := v.Get().(time.Duration); ok {
@@ -122,6 +125,7 @@ func Status(stderr io.Writer, name string, err error) int {
 		return 0
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", name, err)
+	// The status 2 is that of package flag.
 	if errors.As(err, new(misuse)) {
 		return exitUsage
 	}

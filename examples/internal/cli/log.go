@@ -19,6 +19,7 @@ import (
 // standard output or standard error any more.
 func Log(stderr io.Writer, handler func(w io.Writer) slog.Handler) (*slog.Logger, *logwriter.Writer) {
 	signal.Ignore(syscall.SIGPIPE)
+	// log is used by the function below, which runs later.
 	var log *slog.Logger
 	lines := logwriter.New(stderr, func(dropped int, err error) { logwriter.Report(log, "program", dropped, err) })
 	log = slog.New(handler(lines))

@@ -34,6 +34,7 @@ func Run(t *testing.T, servers map[string]Server) {
 			t.Parallel()
 			report := runH2Spec(t, program, s.Addr, s.args()...)
 			passed, total, missed := report.count()
+			// Some cases fail if connections are closed at the wrong moment, so those that failed run again.
 			for _, m := range missed {
 				if assert.True(t, passesAgain(t, program, s.Addr, m, s.args()), "failed: %s: %s", m.name, m.text) {
 					passed++
@@ -51,6 +52,7 @@ type Server struct {
 	TLS  bool
 }
 
+// args returns the arguments of h2spec for the server.
 func (s Server) args() []string {
 	if s.TLS {
 		return []string{"--tls", "--insecure"}
@@ -63,6 +65,7 @@ func (s Server) args() []string {
 // right.
 func passesAgain(t *testing.T, program, addr string, m h2specMiss, args []string) bool {
 	t.Helper()
+	// h2spec names a case http2/SECTION/NUMBER.
 	selector := "http2/" + strings.Replace(m.name, "#", "/", 1)
 	for range 3 {
 		report := runH2Spec(t, program, addr, slices.Concat(args, []string{selector})...)
@@ -112,6 +115,7 @@ type h2specReport struct {
 	} `xml:"testsuite"`
 }
 
+// runH2Spec runs h2spec against addr with further arguments, and returns its report.
 func runH2Spec(t *testing.T, program, addr string, args ...string) (report h2specReport) {
 	t.Helper()
 	host, port, err := net.SplitHostPort(addr)
@@ -121,6 +125,7 @@ func runH2Spec(t *testing.T, program, addr string, args ...string) (report h2spe
 	defer cancel()
 	args = slices.Concat([]string{"--host", host, "--port", port, "--timeout", "3", "--junit-report", file}, args)
 	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput() //nolint:gosec // it is h2spec
+	// The exit status only tells that some cases failed, which the report contains too.
 	if exit := new(exec.ExitError); !errors.As(err, &exit) {
 		require.NoError(t, err, "%s", out)
 	}
@@ -133,6 +138,7 @@ func runH2Spec(t *testing.T, program, addr string, args ...string) (report h2spe
 // h2specMiss is a case that failed: its section and number, and h2spec's message.
 type h2specMiss struct{ name, text string }
 
+// count returns how many cases have passed, how many there are, and those that failed.
 func (r h2specReport) count() (passed, total int, missed []h2specMiss) {
 	for _, s := range r.Suites {
 		for i, c := range s.Cases {
@@ -141,6 +147,7 @@ func (r h2specReport) count() (passed, total int, missed []h2specMiss) {
 				passed++
 				continue
 			}
+			// Cases have no name of their own, but a number in their section.
 			m := h2specMiss{name: fmt.Sprintf("%s#%d", strings.TrimPrefix(c.Package, "http2/"), i+1), text: c.What}
 			for _, text := range []*string{c.Failure, c.Error} {
 				if text != nil {

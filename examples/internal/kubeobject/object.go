@@ -77,6 +77,7 @@ func Or[T any](p *T, def T) T {
 
 // Decode converts u to a T. Errors mention u's kind and name.
 func Decode[T any](u *unstructured.Unstructured) (*T, error) {
+	// The detour over JSON applies the tags and the types of T.
 	text, err := json.Marshal(u.Object)
 	if err != nil {
 		return nil, err
@@ -100,6 +101,7 @@ func ClientConfig(kubeconfig string) (cfg *rest.Config, err error) {
 	if err != nil {
 		return nil, err
 	}
+	// -1 disables the limit.
 	cfg.QPS = -1
 	return cfg, nil
 }
@@ -108,11 +110,13 @@ func ClientConfig(kubeconfig string) (cfg *rest.Config, err error) {
 // default in KUBECONFIG, ~/.kube/config, or the pod. context selects one of the file's contexts;
 // the default is the current one.
 func UserConfig(kubeconfig, context string) (cfg *rest.Config, namespace string, err error) {
+	// The rules are those of kubectl for finding the file.
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context})
 	cfg, err = loader.ClientConfig()
 	switch {
+	// Without any file, the error of client-go would not tell what to do.
 	case clientcmd.IsEmptyConfig(err):
 		return nil, "", errors.New("no cluster: --kubeconfig is not set, and neither KUBECONFIG nor ~/.kube/config is a configuration")
 	case err != nil:

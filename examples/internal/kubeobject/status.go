@@ -82,6 +82,7 @@ func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (ma
 	if err != nil {
 		return nil, err
 	}
+	// The status is needed both as a map, which keeps unknown fields, and decoded.
 	old, err := Decode[struct {
 		Status Status `json:"status"`
 	}](u)
@@ -90,11 +91,13 @@ func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (ma
 	}
 	stored := &old.Status
 	next := *s
+	// All conditions get the generation of the object.
 	update := transition{u.GetGeneration(), now}
 	if s.Conditions != nil {
 		next.Conditions = update.merge(stored.Conditions, s.Conditions)
 	}
 	next.Listeners = slices.Clone(s.Listeners)
+	// A listener keeps its conditions by name.
 	for i, l := range next.Listeners {
 		var previous []Condition
 		if index := slices.IndexFunc(stored.Listeners, func(o ListenerStatus) bool { return o.Name == l.Name }); index >= 0 {
@@ -102,6 +105,7 @@ func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (ma
 		}
 		next.Listeners[i].Conditions = update.merge(previous, l.Conditions)
 	}
+	// Parents of this controller are replaced as a whole, because old ones may be gone.
 	next.Parents = nil
 	for _, p := range s.Parents {
 		var previous []Condition
@@ -129,9 +133,11 @@ func (s *Status) Merge(u *unstructured.Unstructured, controller, now string) (ma
 		changed["parents"] = append(all, parents...)
 	}
 	merged := make(map[string]any, len(current))
+	// Fields in changed replace those in current.
 	for _, fields := range []map[string]any{current, changed} {
 		maps.Copy(merged, fields)
 	}
+	// Without a difference, a write would only cause another event.
 	if sameJSON(current, merged) {
 		return nil, nil //nolint:nilnil // documented
 	}
@@ -145,6 +151,7 @@ type transition struct {
 	now        string
 }
 
+// merge returns current with the conditions in updated, which replace those of the same type.
 func (t transition) merge(current, updated []Condition) []Condition {
 	merged := slices.Clone(current)
 	for _, c := range updated {
@@ -155,6 +162,7 @@ func (t transition) merge(current, updated []Condition) []Condition {
 			merged = append(merged, c)
 			continue
 		}
+		// The time is that of the last change of the status.
 		if merged[index].Status == c.Status {
 			c.LastTransitionTime = merged[index].LastTransitionTime
 		}
@@ -165,6 +173,7 @@ func (t transition) merge(current, updated []Condition) []Condition {
 	})
 }
 
+// toMap converts v to the form that the API server stores.
 func toMap(v any) (m map[string]any, err error) {
 	text, err := json.Marshal(v)
 	if err == nil {
@@ -173,6 +182,7 @@ func toMap(v any) (m map[string]any, err error) {
 	return m, err
 }
 
+// sameJSON reports whether a and b are equal as JSON.
 func sameJSON(a, b any) bool {
 	x, err1 := json.Marshal(a)
 	y, err2 := json.Marshal(b)

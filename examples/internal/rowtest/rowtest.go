@@ -37,11 +37,13 @@ type Proxy struct {
 // requests whose path begins with /two/ go to the HTTP/2 server.
 func Run(t *testing.T, start func(t *testing.T, http1Addr, http2Addr string) Proxy) { //nolint:funlen // a row each
 	t.Helper()
+	// The servers send to waiting when a request has arrived, and to reset when a stream was reset.
 	waiting := make(chan struct{}, 1)
 	reset := make(chan http2.ErrCode, 1)
 	http1Addr := conntest.Serve(t, func(_ int, conn net.Conn) { serveOne(conn, waiting) })
 	http2Addr := conntest.Serve(t, func(_ int, conn net.Conn) { serveTwo(conn, waiting, reset) })
 	p := start(t, http1Addr, http2Addr)
+	// Each row begins with what it tests. The log must contain a line for each request.
 	for name, row := range map[string]func(t *testing.T, p Proxy){
 		"reason phrase": func(t *testing.T, p Proxy) {
 			head, body := ask(t, p.HTTP1, "GET /reason HTTP/1.1\r\nHost: web\r\n\r\n")
@@ -163,6 +165,7 @@ func logged(t *testing.T, p Proxy, path string, status int) {
 	}, patience, 5*time.Millisecond, "%s %d in %s", path, status, p.Log())
 }
 
+// dial returns a connection to addr and a reader for it. Both end with the test.
 func dial(t *testing.T, addr string) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
@@ -172,6 +175,7 @@ func dial(t *testing.T, addr string) (net.Conn, *bufio.Reader) {
 	return conn, bufio.NewReader(conn)
 }
 
+// say writes text to the connection w.
 func say(t *testing.T, w io.Writer, text string) {
 	t.Helper()
 	_, err := io.WriteString(w, text)
@@ -194,14 +198,17 @@ func ask(t *testing.T, addr, request string) (head, body string) {
 	t.Helper()
 	conn, in := dial(t, addr)
 	var text strings.Builder
+	// The responses are read from in, and their text is also collected in text.
 	in = bufio.NewReader(io.TeeReader(in, &text))
 	say(t, conn, request)
+	// Whether a response has a body depends on the method.
 	method, _, _ := strings.Cut(request, " ")
 	for {
 		rsp, err := http.ReadResponse(in, httptest.NewRequestWithContext(t.Context(), method, "/", http.NoBody))
 		require.NoError(t, err)
 		b, err := io.ReadAll(rsp.Body)
 		require.NoError(t, err)
+		// Informational responses come before the final one.
 		if rsp.StatusCode >= http.StatusOK {
 			body = string(b)
 			for name := range rsp.Trailer {

@@ -22,6 +22,7 @@ func serveOne(conn net.Conn, waiting chan<- struct{}) {
 		if err != nil {
 			return
 		}
+		// The path selects the response. An unknown path, like /wait, gets none.
 		answer := map[string]string{
 			"/reason":   "HTTP/1.1 200 Very Fine\r\nContent-Length: 2\r\n\r\nok",
 			"/hints":    "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
@@ -41,9 +42,11 @@ func serveOne(conn net.Conn, waiting chan<- struct{}) {
 			return
 		}
 		switch {
+		// Both responses turn the connection into a tunnel, in which the server echoes everything.
 		case r.Method == http.MethodConnect || r.URL.Path == "/switch":
 			_, _ = io.Copy(conn, in)
 			return
+		// The connection stays open until the client closes it, so that only the proxy can end the request.
 		case r.URL.Path == "/early" || r.URL.Path == "/wait":
 			_, _ = io.Copy(io.Discard, in)
 			return
@@ -55,10 +58,12 @@ func serveOne(conn net.Conn, waiting chan<- struct{}) {
 // the codes of resets that it receives to reset.
 func serveTwo(conn net.Conn, waiting chan<- struct{}, reset chan<- http2.ErrCode) {
 	in := bufio.NewReader(conn)
+	// A client begins with a fixed text.
 	if _, err := io.ReadFull(in, make([]byte, len(http2.ClientPreface))); err != nil {
 		return
 	}
 	c := newFramer(conn, in)
+	// After a failed write, err ends the loop.
 	err := c.WriteSettings()
 	for err == nil {
 		var frame http2.Frame
@@ -74,6 +79,7 @@ func serveTwo(conn net.Conn, waiting chan<- struct{}, reset chan<- http2.ErrCode
 				err = c.WriteRSTStream(f.StreamID, http2.ErrCodeEnhanceYourCalm)
 			case "/two/broken":
 				err = c.block(f.StreamID, false, ":status", "200")
+				// The stream is reset after the response headers, so the client already has a status.
 				if err == nil {
 					err = c.WriteRSTStream(f.StreamID, http2.ErrCodeEnhanceYourCalm)
 				}
@@ -84,6 +90,7 @@ func serveTwo(conn net.Conn, waiting chan<- struct{}, reset chan<- http2.ErrCode
 					}
 				}
 			case "/two/hold":
+				// The stream gets no response.
 				waiting <- struct{}{}
 			}
 		default:
@@ -92,21 +99,27 @@ func serveTwo(conn net.Conn, waiting chan<- struct{}, reset chan<- http2.ErrCode
 	}
 }
 
+// framer is one end of an HTTP/2 connection that reads and writes single frames. A net/http client or
+// server could not send what these tests need.
 // framer is one end of an HTTP/2 connection.
 type framer struct {
 	*http2.Framer
-	enc  *hpack.Encoder
+	enc *hpack.Encoder
+	// enc writes to text, which holds one header block at a time.
 	text bytes.Buffer
 }
 
+// newFramer returns a framer that reads frames from r and writes frames to w.
 func newFramer(w io.Writer, r io.Reader) *framer {
 	c := &framer{Framer: http2.NewFramer(w, r)}
+	// 4096 bytes is the default size of HPACK's table.
 	c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	c.enc = hpack.NewEncoder(&c.text)
 	return c
 }
 
-// block sends a header block with the names and values in fields.
+// block sends a header block with the names and values in fields, which alternate. end ends the
+// stream.
 func (c *framer) block(id uint32, end bool, fields ...string) error {
 	c.text.Reset()
 	for field := range slices.Chunk(fields, 2) {
@@ -115,7 +128,7 @@ func (c *framer) block(id uint32, end bool, fields ...string) error {
 	return c.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.text.Bytes(), EndStream: end, EndHeaders: true})
 }
 
-// acknowledge answers SETTINGS and PING frames.
+// acknowledge answers SETTINGS and PING frames, and ignores others.
 func (c *framer) acknowledge(frame http2.Frame) error {
 	switch f := frame.(type) {
 	case *http2.SettingsFrame:
@@ -136,12 +149,14 @@ type peer struct {
 	extended uint32 // the server's SETTINGS_ENABLE_CONNECT_PROTOCOL
 }
 
+// newPeer connects to the HTTP/2 server at addr and exchanges settings with it.
 func newPeer(t *testing.T, addr string) *peer {
 	t.Helper()
 	conn, in := dial(t, addr)
 	say(t, conn, http2.ClientPreface)
 	c := &peer{framer: newFramer(conn, in)}
 	require.NoError(t, c.WriteSettings())
+	// A server's first frame is always SETTINGS.
 	frame, err := c.ReadFrame()
 	require.NoError(t, err)
 	settings, ok := frame.(*http2.SettingsFrame)
@@ -171,6 +186,7 @@ func next[F http2.Frame](t *testing.T, c *peer) F {
 		case *http2.MetaHeadersFrame, *http2.DataFrame, *http2.RSTStreamFrame, *http2.GoAwayFrame:
 			require.Fail(t, "another frame", frame)
 		}
+		// The server may only send settings or a ping in between.
 		require.NoError(t, c.acknowledge(frame))
 	}
 }

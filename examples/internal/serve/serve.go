@@ -74,12 +74,14 @@ func (g *Group) HTTPBehind(
 		Handler: h, Protocols: &protocols, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, WriteByteTimeout: writeTimeout},
 	}
+	// Shutdown does not end streaming responses by itself.
 	if stopper, ok := h.(interface{ Shutdown() }); ok {
 		srv.RegisterOnShutdown(stopper.Shutdown)
 	}
 	serve := func(l net.Listener) error { return srv.Serve(wrap(l)) }
 	return g.add(append([]string{addr}, fallback...), server{name: name, serve: serve, drain: func(ctx context.Context) error {
 		err := srv.Shutdown(ctx)
+		// The grace period is over, so open connections are cut.
 		if err != nil {
 			_ = srv.Close()
 		}
@@ -90,11 +92,13 @@ func (g *Group) HTTPBehind(
 // Front adds an [httplayer.Server] with default limits, for clients that are not trusted, and
 // returns its address. A drain waits up to grace for open requests.
 func (g *Group) Front(name, addr string, h http.Handler, grace time.Duration) string {
+	// ctx does not come from Run, because a drain must end it.
 	ctx, stop := context.WithCancel(context.Background())
 	srv := httplayer.NewServer(httplayer.FromHandler(h), httplayer.WithDrainOnDone(ctx))
 	return g.add([]string{addr}, server{
 		name:  name,
 		serve: func(l net.Listener) error { return tcplayer.Serve(ctx, l, srv, tcplayer.WithShutdownTimeout(grace)) },
+		// Serve then waits for open requests itself, and returns.
 		drain: func(context.Context) error { stop(); return nil },
 	})
 }
@@ -114,6 +118,7 @@ func (g *Group) GRPCServer(name, addr string, srv *grpc.Server, stop func(), fal
 		if stop != nil {
 			stop()
 		}
+		// GracefulStop has no timeout, so Stop interrupts it when ctx ends.
 		cut := context.AfterFunc(ctx, srv.Stop)
 		defer cut()
 		srv.GracefulStop()
@@ -136,6 +141,7 @@ func (g *Group) add(addrs []string, s server) string {
 			g.servers = append(g.servers, s)
 			return l.Addr().String()
 		}
+		// The errors only matter if no address is free.
 		failed = errors.Join(failed, fmt.Errorf("%s: %w", s.name, err))
 	}
 	g.err = errors.Join(g.err, failed)
@@ -161,14 +167,17 @@ func (g *Group) Run(ctx context.Context, grace time.Duration, log *slog.Logger) 
 // RunWithin is like [Group.Run], but asks grace once, when the drain begins, how long open
 // requests may take.
 func (g *Group) RunWithin(ctx context.Context, grace func() time.Duration, log *slog.Logger) error {
+	// Servers that could listen must not keep their ports.
 	if g.err != nil {
 		g.Close()
 		return g.err
 	}
+	// ctx now also ends if a server fails, so that the others are drained then.
 	running, ctx := errgroup.WithContext(ctx)
 	graceOnce := sync.OnceValue(grace) // all servers get the same answer
 	for _, s := range g.servers {
 		log.Info("listening", "for", s.name, "addr", s.listener.Addr().String())
+		// One goroutine serves, and the other one waits for the drain.
 		running.Go(func() error {
 			err := s.serve(s.listener)
 			early := errors.Is(err, grpc.ErrServerStopped) // it was stopped before it began to serve
@@ -180,6 +189,7 @@ func (g *Group) RunWithin(ctx context.Context, grace func() time.Duration, log *
 		running.Go(func() error {
 			<-ctx.Done()
 			limit := graceOnce()
+			// ctx has ended, so a drain needs a context without its end.
 			drainCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 			defer cancel()
 			if err := s.drain(drainCtx); err != nil {

@@ -13,7 +13,9 @@ import (
 type Value[T comparable] struct {
 	current atomic.Pointer[version[T]] // never nil
 
-	mu        sync.Mutex // held while current is replaced
+	mu sync.Mutex // held while current is replaced
+	// followers contains the functions that Follow has added. They are compared by the address of its
+	// parameter, because functions cannot be compared.
 	followers map[*func(T)]bool
 }
 
@@ -31,6 +33,7 @@ func New[T comparable](v T) *Value[T] {
 	return s
 }
 
+// newVersion returns the version for v, which is not replaced yet.
 func newVersion[T comparable](v T) *version[T] {
 	n := &version[T]{value: v}
 	n.replaced, n.replace = context.WithCancel(context.Background()) //nolint:gosec // Set calls it
@@ -48,6 +51,7 @@ func (s *Value[T]) Set(v T) {
 	if old.value == v {
 		return
 	}
+	// The new value is stored before waiting requests wake up, so that they see it.
 	s.current.Store(newVersion(v))
 	old.replace()
 	for f := range s.followers {
@@ -62,6 +66,7 @@ func (s *Value[T]) Follow(ctx context.Context, f func(T)) {
 	defer s.mu.Unlock()
 	f(s.Get())
 	s.followers[&f] = true
+	// ctx may end long after Follow has returned.
 	context.AfterFunc(ctx, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -78,11 +83,14 @@ func Layer[T comparable, Req, Rsp any](s *Value[T], mk func(T) layer.Layer[Req, 
 	}
 }
 
+// service is the inner service with the current layer, which is made when it is needed.
 type service[T comparable, Req, Rsp any] struct {
 	setting *Value[T]
-	mk      func(T) layer.Layer[Req, Rsp]
-	inner   layer.Service[Req, Rsp]
+	// mk makes a layer from a value.
+	mk    func(T) layer.Layer[Req, Rsp]
+	inner layer.Service[Req, Rsp]
 
+	// last is nil before the first request.
 	last atomic.Pointer[layered[T, Req, Rsp]]
 	mu   sync.Mutex // held while last is replaced
 }
@@ -96,15 +104,18 @@ type layered[T comparable, Req, Rsp any] struct {
 
 // current returns the inner service with the current value's layer.
 func (s *service[T, Req, Rsp]) current() *layered[T, Req, Rsp] {
+	// In the usual case, no lock is needed.
 	if l := s.last.Load(); l != nil && l.version == s.setting.current.Load() {
 		return l
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.setting.current.Load()
+	// Another goroutine may have stored it meanwhile, and mk must run once for each version.
 	if l := s.last.Load(); l != nil && l.version == now {
 		return l
 	}
+	// Without a layer, requests go to the inner service directly.
 	l := &layered[T, Req, Rsp]{s.inner, now}
 	if add := s.mk(now.value); add != nil {
 		l.Service = add(s.inner)
@@ -113,7 +124,9 @@ func (s *service[T, Req, Rsp]) current() *layered[T, Req, Rsp] {
 	return l
 }
 
+// Ready waits until the current value's layer and the inner service are ready.
 func (s *service[T, Req, Rsp]) Ready(ctx context.Context) error {
+	// If the value changes while a request waits, it waits again in the new layer.
 	for {
 		l := s.current()
 		err := layer.ReadyWhile(ctx, l.version.replaced, l.Service)

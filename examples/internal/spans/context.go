@@ -60,6 +60,7 @@ func (c *Context) Sampled() bool { return c.Flags&sampled != 0 }
 func (c *Context) Child() *Context {
 	n := *c
 	n.Parent = c.ID
+	// The ID is replaced, and other fields are those of the parent.
 	randomize(n.ID[:])
 	return &n
 }
@@ -69,6 +70,7 @@ func randomize(id []byte) {
 	for i := range id {
 		id[i] = byte(rand.IntN(256))
 	}
+	// One bit is enough to rule out zero, which is invalid.
 	id[0] |= 1
 }
 
@@ -77,13 +79,16 @@ func randomize(id []byte) {
 // ones in later versions.
 func Parse(h http.Header) (c Context, ok bool) {
 	values := h[traceparent]
+	// Two headers are ambiguous, so neither is used.
 	if len(values) != 1 {
 		return c, false
 	}
 	parts := strings.SplitN(values[0], "-", 5)
+	// The header is lower case. Version ff is forbidden.
 	if len(parts) < 4 || strings.ToLower(values[0]) != values[0] || parts[0] == "ff" || parts[0] == "00" && len(parts) != 4 {
 		return c, false
 	}
+	// The fields are hexadecimal numbers of fixed length, in this order.
 	var version, flags [1]byte
 	for i, id := range [][]byte{version[:], c.Trace[:], c.ID[:], flags[:]} {
 		if len(parts[i]) != 2*len(id) || !decodeID(id, parts[i]) {
@@ -103,6 +108,7 @@ func ParseAny(h http.Header) (c Context, ok bool) {
 	if c, ok = parseGRPC(h.Get(grpcTrace)); ok {
 		return c, true
 	}
+	// A new value, because parseGRPC may have filled in parts of an invalid header.
 	c = Context{format: b3}
 	if !decodeID(c.Trace[:], h.Get(b3TraceID)) || !decodeID(c.ID[:], h.Get(b3SpanID)) {
 		return c, false
@@ -119,9 +125,11 @@ func (c *Context) valid() bool { return c.Trace != [16]byte{} && c.ID != [8]byte
 // decodeID decodes the hexadecimal number in text into id, adding leading zeros. It returns false
 // if text is not a number or too long.
 func decodeID(id []byte, text string) bool {
+	// Two digits are one byte.
 	if text == "" || len(text) > 2*len(id) {
 		return false
 	}
+	// The number ends at the end of id, and the bytes before stay zero.
 	_, err := hex.Decode(id[len(id)-(len(text)+1)/2:], []byte(text))
 	return err == nil
 }
@@ -136,6 +144,7 @@ const (
 // parseGRPC parses a grpc-trace-bin header.
 func parseGRPC(value string) (c Context, ok bool) {
 	c.format = grpcBlob
+	// Clients send it with and without padding.
 	b, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(value, "="))
 	if err != nil || len(b) == 0 {
 		return c, false
@@ -154,6 +163,7 @@ func parseGRPC(value string) (c Context, ok bool) {
 			b = nil
 			continue
 		}
+		// The field and its number do not fit.
 		if len(b) <= len(field) {
 			return c, false
 		}
@@ -171,12 +181,14 @@ func (c *Context) Write(h http.Header) {
 	case b3:
 		h[b3SpanID] = []string{hex.EncodeToString(c.ID[:])}
 	case grpcBlob:
+		// 0 is the version. Each field begins with its number.
 		b := append([]byte{0, grpcTraceID}, c.Trace[:]...)
 		b = append(append(b, grpcSpanID), c.ID[:]...)
 		h[grpcTrace] = []string{base64.StdEncoding.EncodeToString(append(b, grpcFlags, c.Flags))}
 	default:
 		h[traceparent] = []string{"00-" + hex.EncodeToString(c.Trace[:]) + "-" + hex.EncodeToString(c.ID[:]) +
 			"-" + hex.EncodeToString([]byte{c.Flags})}
+		// The client's tracestate belongs to another trace then.
 		if c.State == "" {
 			delete(h, tracestate)
 		} else {

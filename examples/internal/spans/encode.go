@@ -17,6 +17,7 @@ import (
 // opentelemetry/proto/trace/v1/trace.proto and in the common.proto and resource.proto that it
 // imports.
 func (c *Config) encode(batch []*Span) []byte {
+	// The message nests spans in a scope, and the scope in a resource.
 	scopeSpans := appendMessage(nil, 1, appendText(nil, 1, c.Scope))
 	for _, s := range batch {
 		scopeSpans = appendMessage(scopeSpans, 2, s.encode())
@@ -40,6 +41,7 @@ func (s *Span) encode() []byte {
 	b = protowire.AppendFixed64(protowire.AppendTag(b, 8, protowire.Fixed64Type), uint64(s.End.UnixNano()))
 	b = appendAttributes(b, 9, s.Attributes)
 	if s.Failure != "" {
+		// STATUS_CODE_ERROR in OTLP's enum.
 		const statusError = 2
 		status := appendText(nil, 2, s.Failure)
 		status = protowire.AppendVarint(protowire.AppendTag(status, 3, protowire.VarintType), statusError)
@@ -48,8 +50,8 @@ func (s *Span) encode() []byte {
 	return protowire.AppendFixed32(protowire.AppendTag(b, 16, protowire.Fixed32Type), uint32(s.Flags))
 }
 
-// appendAttributes appends a KeyValue for each attribute.
 func appendAttributes(b []byte, field protowire.Number, attributes []Attribute) []byte {
+	// The numbers are those in KeyValue and AnyValue.
 	for _, a := range attributes {
 		var value []byte
 		if a.isNumber {
@@ -62,7 +64,7 @@ func appendAttributes(b []byte, field protowire.Number, attributes []Attribute) 
 	return b
 }
 
-// appendMessage appends a field with a message or bytes.
+// appendMessage appends a field with a message or bytes to b.
 func appendMessage(b []byte, field protowire.Number, message []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), message)
 }
@@ -90,6 +92,7 @@ func HTTP(url string) Sender {
 			return err
 		}
 		defer rsp.Body.Close()
+		// The body only serves for the error.
 		text, err := io.ReadAll(io.LimitReader(rsp.Body, 1024))
 		if err == nil && rsp.StatusCode/100 != 2 {
 			err = fmt.Errorf("the receiver returned %s: %q", rsp.Status, text)

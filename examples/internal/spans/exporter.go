@@ -49,7 +49,7 @@ type Counts struct {
 	Requests uint64
 }
 
-// Counts returns the current numbers.
+// Counts returns how many spans have been sent or lost so far.
 func (e *Exporter) Counts() Counts {
 	return Counts{Sent: e.sent.Load(), Failed: e.failed.Load(), Dropped: e.dropped.Load(), Requests: e.requests.Load()}
 }
@@ -60,6 +60,7 @@ func (e *Exporter) Add(s *Span) {
 	s.Name = shorten(s.Name)
 	s.State = shorten(s.State)
 	s.Failure = shorten(s.Failure)
+	// A request must not wait for the receiver.
 	select {
 	case e.spans <- s:
 	default:
@@ -73,6 +74,7 @@ func (e *Exporter) Run(ctx context.Context) {
 	tick := time.NewTicker(batchInterval)
 	defer tick.Stop()
 	var batch []*Span
+	// After ctx has ended, the loop below sends the rest.
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -84,6 +86,7 @@ func (e *Exporter) Run(ctx context.Context) {
 			}
 		}
 	}
+	// ctx has ended, so the last requests need a context of their own, with one deadline for all.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), exportTimeout)
 	defer cancel()
 	for {
@@ -103,12 +106,14 @@ func (e *Exporter) export(ctx context.Context, batch []*Span) []*Span {
 	if len(batch) == 0 {
 		return batch
 	}
+	// Only Run's last context has a deadline. An earlier request gets its own.
 	deadline, isLast := ctx.Deadline()
 	if !isLast {
 		deadline = time.Now().Add(exportTimeout)
 	}
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
+	// The spans count as sent or as failed.
 	count := &e.sent
 	if err := e.config.Send(ctx, e.config.encode(batch)); err != nil {
 		count = &e.failed
@@ -116,6 +121,7 @@ func (e *Exporter) export(ctx context.Context, batch []*Span) []*Span {
 	}
 	e.requests.Add(1)
 	count.Add(uint64(len(batch)))
+	// The array stays in use, and must not keep the spans in memory.
 	clear(batch)
 	return batch[:0]
 }

@@ -36,6 +36,7 @@ func (s *Span) SetInt(key string, value int) { s.Attributes = append(s.Attribute
 
 // Attribute describes a span or the program. See [String] and [Int].
 type Attribute struct {
+	// An attribute is a text, or a number if isNumber.
 	key, text string
 	number    int64
 	isNumber  bool

@@ -55,6 +55,7 @@ func (e *echo) StreamingInputCall(
 	size := 0
 	for {
 		req, err := s.Recv()
+		// The client has sent its last message.
 		if errors.Is(err, io.EOF) {
 			return s.SendAndClose(&grpc_testing.StreamingInputCallResponse{AggregatedPayloadSize: int32(size)})
 		}
@@ -71,6 +72,7 @@ func (e *echo) FullDuplexCall(
 ) error {
 	for {
 		req, err := s.Recv()
+		// The client has sent its last message.
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -91,6 +93,7 @@ func serveGRPC(ctx context.Context, pod, addr string) error {
 	}
 	srv := grpc.NewServer()
 	grpc_testing.RegisterTestServiceServer(srv, &echo{pod: pod})
+	// AfterFunc calls Stop when ctx ends, and then Serve returns.
 	context.AfterFunc(ctx, srv.Stop)
 	return srv.Serve(lis)
 }
@@ -105,8 +108,11 @@ func callGRPC(ctx context.Context, addr, marker string, n int) error {
 	}
 	defer conn.Close()
 	client := grpc_testing.NewTestServiceClient(conn)
+	// Each of these functions makes one call.
 	shapes := []func(context.Context, grpc_testing.TestServiceClient, string) (string, error){unary, output, input, duplex}
+	// Each goroutine writes only its own element, so the lines are not mixed.
 	answers := make([][]string, n)
+	// The first error ends the other calls.
 	all, ctx := errgroup.WithContext(ctx)
 	all.SetLimit(concurrency)
 	for i := range n {
@@ -146,13 +152,16 @@ func unary(ctx context.Context, c grpc_testing.TestServiceClient, marker string)
 // output makes a call with one request, which asks the server for a stream of messages.
 func output(ctx context.Context, c grpc_testing.TestServiceClient, marker string) (answer string, err error) {
 	req := &grpc_testing.StreamingOutputCallRequest{Payload: payload(marker)}
+	// The server sends a message for each element. Its size does not matter.
 	for range messages {
 		req.ResponseParameters = append(req.GetResponseParameters(), &grpc_testing.ResponseParameters{})
 	}
 	s, err := c.StreamingOutputCall(ctx, req)
+	// i is the number of messages so far.
 	for i := 0; err == nil; i++ {
 		rsp, recvErr := s.Recv()
 		switch {
+		// The stream must not end earlier.
 		case errors.Is(recvErr, io.EOF) && i == messages:
 			return answer, nil
 		case recvErr != nil:
@@ -201,6 +210,7 @@ func duplex(ctx context.Context, c grpc_testing.TestServiceClient, marker string
 			return "", err
 		}
 	}
+	// After the end of the requests, the server must end the stream without another message.
 	if err := s.CloseSend(); err != nil {
 		return "", err
 	}
@@ -213,6 +223,7 @@ func duplex(ctx context.Context, c grpc_testing.TestServiceClient, marker string
 // checkResponse returns the line to print for a call: its kind (shape) and the name of the pod in
 // p. It returns an error unless the marker follows the name in p, a response's payload.
 func checkResponse(shape, marker string, p *grpc_testing.Payload) (string, error) {
+	// The server puts its pod's name in front of the payload.
 	pod, rest, _ := strings.Cut(string(p.GetBody()), " ")
 	if rest != marker {
 		return "", fmt.Errorf("%s: unexpected response %q", shape, p.GetBody())

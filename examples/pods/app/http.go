@@ -23,10 +23,12 @@ func serveHTTP(ctx context.Context, pod, addr string) error {
 			return
 		}
 		w.Header().Set("Pod", pod)
+		// A second header would show in the output, because a proxy must not leave the forged one.
 		w.Header().Set("Client", strings.Join(r.Header.Values("L5d-Client-Id"), " and "))
 		_, _ = w.Write(body)
 	})
 	srv := &http.Server{Addr: addr, Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	// Close makes ListenAndServe return ErrServerClosed.
 	context.AfterFunc(ctx, func() { _ = srv.Close() })
 	if err := srv.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -40,8 +42,10 @@ const concurrency = 10
 // postHTTP sends n requests with a body of 64 KiB. For each response, it prints the pod's name
 // and the client ID that the server received.
 func postHTTP(ctx context.Context, url, marker string, n int) error {
+	// Without this limit, most connections would be closed after a request.
 	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: concurrency}}
 	defer client.CloseIdleConnections()
+	// The marker is repeated up to a size of 64 KiB.
 	text := strings.Repeat(marker+"\n", 64<<10/(len(marker)+1))
 	answers := make([]string, n)
 	all, ctx := errgroup.WithContext(ctx)

@@ -17,6 +17,7 @@ func serveMail(ctx context.Context, pod, addr string) error {
 	if err != nil {
 		return err
 	}
+	// Closing the listener ends Accept with ErrClosed.
 	context.AfterFunc(ctx, func() { _ = lis.Close() })
 	for {
 		conn, err := lis.Accept()
@@ -45,6 +46,7 @@ func receiveMail(c *textproto.Conn, pod string) error {
 		if err != nil {
 			return err
 		}
+		// All other commands succeed without an effect.
 		answer := "250 ok"
 		switch verb, _, _ := strings.Cut(strings.ToUpper(line), " "); verb {
 		case "QUIT":
@@ -53,6 +55,7 @@ func receiveMail(c *textproto.Conn, pod string) error {
 			if err := c.PrintfLine("354 go on"); err != nil {
 				return err
 			}
+			// The mail ends with a line that contains only a dot.
 			text, err := c.ReadDotBytes()
 			if err != nil {
 				return err

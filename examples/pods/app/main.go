@@ -30,9 +30,11 @@ func main() {
 	}
 }
 
+// run runs the server or the client in args, as described at the top of this file.
 func run(ctx context.Context, args []string) error {
 	servers := map[string]func(ctx context.Context, pod, addr string) error{"http": serveHTTP, "grpc": serveGRPC, "mail": serveMail}
 	clients := map[string]func(ctx context.Context, to, marker string, n int) error{"post": postHTTP, "call": callGRPC}
+	// Servers have one argument and clients three, after the name.
 	if len(args) == 2 && servers[args[0]] != nil {
 		return servers[args[0]](ctx, os.Getenv("POD"), args[1])
 	}

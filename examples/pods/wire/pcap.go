@@ -27,12 +27,14 @@ func frames(r io.Reader, visit func(frame []byte)) error {
 		return fmt.Errorf("wire: capture: %w", err)
 	}
 	var order binary.ByteOrder = binary.LittleEndian
+	// The first number shows in which byte order the file was written.
 	if !magic(order.Uint32(head)) {
 		order = binary.BigEndian
 	}
 	if !magic(order.Uint32(head)) {
 		return fmt.Errorf("wire: %x at the start is not a libpcap capture", head[:4])
 	}
+	// The link type is the last field of the header.
 	if link := order.Uint32(head[20:]); link != ethernet {
 		return fmt.Errorf("wire: link type %d, must be Ethernet (%d)", link, ethernet)
 	}
@@ -41,6 +43,7 @@ func frames(r io.Reader, visit func(frame []byte)) error {
 		if _, err := io.ReadFull(r, head[:frameHead]); err != nil {
 			return ended(err)
 		}
+		// size is how many bytes were captured, and whole how long the frame was.
 		size := order.Uint32(head[8:])
 		whole := order.Uint32(head[12:])
 		if size > maxFrame || size < whole {
@@ -49,6 +52,7 @@ func frames(r io.Reader, visit func(frame []byte)) error {
 		if _, err := io.ReadFull(r, frame[:size]); err != nil {
 			return ended(err)
 		}
+		// The next frame overwrites it.
 		visit(frame[:size])
 	}
 }

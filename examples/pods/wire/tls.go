@@ -9,6 +9,8 @@ import (
 	"net"
 )
 
+// A TLS record begins with its type, two bytes of version, and two of its length. recordFirst and recordLast are
+// the lowest and the highest type. maxRecord is the longest record, which is encrypted.
 const (
 	recordHead      = 5
 	recordAlert     = 21
@@ -27,9 +29,11 @@ func (f Flow) TLS() bool {
 	}
 	for len(rest) >= recordHead {
 		size := int(binary.BigEndian.Uint16(rest[3:]))
+		// The version is 3.0 (SSL 3.0) to 3.4 (TLS 1.3).
 		if rest[0] < recordFirst || rest[0] > recordLast || rest[1] != 3 || rest[2] > 4 || size > maxRecord {
 			return false
 		}
+		// The last record may be incomplete.
 		rest = rest[min(recordHead+size, len(rest)):]
 	}
 	return true
@@ -38,7 +42,9 @@ func (f Flow) TLS() bool {
 // ServerName returns the server name in f's ClientHello, or "" if there is no ClientHello or no
 // server name in it.
 func (f Flow) ServerName() (name string) {
+	// The callback gets the ClientHello, and its error ends the handshake.
 	enough := errors.New("only the client hello is parsed")
+	// The handshake's error does not matter. Without a ClientHello, name stays empty.
 	_ = tls.Server(hello{r: bytes.NewReader(f.Data)}, &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -58,5 +64,8 @@ type hello struct {
 	r io.Reader
 }
 
-func (h hello) Read(p []byte) (int, error)  { return h.r.Read(p) }
+// Read returns the recorded bytes.
+func (h hello) Read(p []byte) (int, error) { return h.r.Read(p) }
+
+// Write pretends to send p.
 func (h hello) Write(p []byte) (int, error) { return len(p), nil }

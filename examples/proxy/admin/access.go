@@ -41,8 +41,8 @@ func local(next http.Handler) http.Handler {
 	})
 }
 
-// guarded protects paths that change the proxy or show its internals. It passes requests that
-// [Handler.permit] accepts to next, and rejects all others with 403.
+// guarded protects paths that change the proxy or show its internals against web pages of other sites. It passes
+// requests that [Handler.permit] accepts to next, and rejects all others with 403.
 func (h *Handler) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.permit(r); err != nil {
@@ -59,10 +59,12 @@ func (h *Handler) permit(r *http.Request) error {
 	if r.Host != "" && !authority.IsOwn(r.Host, h.config.Hosts) { // browsers send a Host
 		return fmt.Errorf("host %q is not allowed: use localhost or an address", r.Host)
 	}
+	// Browsers say in Sec-Fetch-Site how the page relates to this server. "none" is an address that the user typed.
 	site := r.Header.Get("Sec-Fetch-Site")
 	if site != "" && site != "same-origin" && site != "none" {
 		return fmt.Errorf("a %s page is not allowed", site)
 	}
+	// Older browsers only send Origin. It must name the host to which the request is addressed.
 	if origin := r.Header.Get("Origin"); origin != "" {
 		if u, err := url.Parse(origin); err != nil || !strings.EqualFold(u.Host, r.Host) {
 			return fmt.Errorf("a page of %q is not allowed", origin)

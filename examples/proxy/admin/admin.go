@@ -48,6 +48,8 @@ func New(c Config) *Handler {
 	if c.Metrics != nil {
 		h.get("/metrics", c.Metrics)
 	}
+	// Controls and internals are guarded against other sites' pages. Those that are only for an operator on this
+	// machine are also local.
 	if c.Level != nil {
 		h.mux.Handle("/proxy-log-level", h.guarded(local(http.HandlerFunc(h.serveLevel))))
 	}
@@ -61,6 +63,7 @@ func New(c Config) *Handler {
 		h.get("/{$}", http.RedirectHandler("/view/", http.StatusFound))
 		h.mux.Handle("/view/", withoutDeadline(http.StripPrefix("/view", c.Page))) // it checks the origin itself
 	}
+	// The path is registered even without Shutdown, because serveShutdown explains that it is disabled.
 	h.mux.Handle("/shutdown", h.guarded(only(local(http.HandlerFunc(h.serveShutdown)), http.MethodPost)))
 	return h
 }
@@ -98,6 +101,7 @@ func (h *Handler) get(path string, serve http.Handler) {
 	h.mux.Handle(path, only(serve, http.MethodGet, http.MethodHead))
 }
 
+// serveReady responds with 200 once the proxy has been ready, and before that with 503.
 func (h *Handler) serveReady(w http.ResponseWriter, r *http.Request) {
 	if !h.ready.Load() && h.config.Ready != nil && !h.config.Ready() {
 		writeText(w, http.StatusServiceUnavailable, "not ready\n")
@@ -110,11 +114,13 @@ func (h *Handler) serveReady(w http.ResponseWriter, r *http.Request) {
 // maxFilterSize limits the size of a log filter in bytes.
 const maxFilterSize = 16 << 10
 
+// serveLevel responds to GET with the current log filter, and replaces it on PUT by the filter in the body.
 func (h *Handler) serveLevel(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 		writeText(w, http.StatusOK, h.config.Level.Filter().String()+"\n")
 	case http.MethodPut:
+		// The size is limited, because the whole body is read into memory.
 		filter, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxFilterSize))
 		if err == nil {
 			err = h.config.Level.Set(strings.TrimSpace(string(filter)))
@@ -129,6 +135,7 @@ func (h *Handler) serveLevel(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// serveShutdown responds before it starts the shutdown, so that the client receives the response.
 func (h *Handler) serveShutdown(w http.ResponseWriter, _ *http.Request) {
 	if h.config.Shutdown == nil {
 		writeText(w, http.StatusNotFound, "shutdown endpoint is not enabled\n")
@@ -138,6 +145,7 @@ func (h *Handler) serveShutdown(w http.ResponseWriter, _ *http.Request) {
 	h.config.Shutdown()
 }
 
+// serveStack responds with the tree of the proxy's layers, as JSON if the client asks for it, otherwise as text.
 func (h *Handler) serveStack(w http.ResponseWriter, r *http.Request) {
 	tree := h.config.Describe()
 	if r.URL.Query().Get("o") == "json" || strings.Contains(r.Header.Get("Accept"), "json") {
@@ -151,6 +159,7 @@ func text(s string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, s) })
 }
 
+// writeText responds with a text.
 func writeText(w http.ResponseWriter, status int, s string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)

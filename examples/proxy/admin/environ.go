@@ -24,6 +24,7 @@ func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 		})
 		return
 	}
+	// A nil pointer becomes null in JSON.
 	all := map[string]*string{}
 	for _, entry := range h.config.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
@@ -34,6 +35,7 @@ func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusOK, all)
 		return
 	}
+	// all has no entry for a variable that is not set, so its value here is nil.
 	some := map[string]*string{}
 	for name := range strings.SplitSeq(query, "&") {
 		some[name] = all[name]
@@ -61,6 +63,7 @@ var login = regexp.MustCompile(`[^\s/:@=,]*:\S*@`)
 // withoutUser replaces each user name and password before an "@" by [redacted]. Passwords may
 // contain "@", so in a URL they end at the last one. In other text, [login] finds them.
 func withoutUser(value string) string {
+	// The first part is searched for logins separately, because another one may precede the scheme.
 	url := ""
 	if scheme, rest, ok := strings.Cut(value, "://"); ok {
 		if userEnd := strings.LastIndexByte(rest, '@'); userEnd >= 0 {
@@ -83,6 +86,7 @@ var named = regexp.MustCompile(
 func withoutSecrets(value string) string {
 	var b strings.Builder
 	for {
+		// m holds index pairs: m[2:4] is the name, m[4:6] the separator and m[6:8] the value.
 		m := named.FindStringSubmatchIndex(value)
 		if m == nil {
 			b.WriteString(value)
@@ -90,6 +94,7 @@ func withoutSecrets(value string) string {
 		}
 		name := value[m[2]:m[3]]
 		sep := value[m[4]:m[5]]
+		// A flag's value follows after a space. Another "-" begins the next flag instead of a value.
 		flag := strings.HasPrefix(name, "-") && value[m[6]] != '-'
 		if !isSecret(name) || strings.TrimSpace(sep) == "" && !flag {
 			b.WriteString(value[:m[5]]) // the value may contain more names
@@ -111,6 +116,7 @@ func isSecret(name string) bool {
 	}, func(word string) bool { return strings.Contains(name, word) })
 }
 
+// writeJSON responds with v as JSON.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil { // a value that JSON cannot represent
@@ -133,6 +139,7 @@ func acceptsJSON(h http.Header) bool {
 		if err != nil {
 			continue
 		}
+		// "q=0" excludes the media type. Invalid values count as 0.
 		if q, err := strconv.ParseFloat(params["q"], 64); params["q"] != "" && (err != nil || q <= 0) {
 			continue
 		}

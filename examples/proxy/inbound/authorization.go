@@ -43,6 +43,7 @@ func (a *authorization) permits(c *client) bool {
 	if a.tls && !c.secure || a.identity && !a.identifies(c.id) {
 		return false
 	}
+	// The networks are alternatives: one of them is enough.
 	for i := range a.networks {
 		if a.networks[i].contains(c.addr) {
 			return true
@@ -61,6 +62,7 @@ func (a *authorization) identifies(id string) bool {
 	if _, ok := a.identities[id]; ok {
 		return true
 	}
+	// A suffix belongs to DNS names, and must not match the end of a URI.
 	isURI := strings.Contains(id, "://")
 	for _, suffix := range a.suffixes {
 		if suffix == "" || !isURI && strings.HasSuffix(id, suffix) {
@@ -79,8 +81,8 @@ func allNetworks() []network {
 	return []network{{net: netip.MustParsePrefix("0.0.0.0/0")}, {net: netip.MustParsePrefix("::/0")}}
 }
 
-// localhost returns a rule that permits the addresses 127.0.0.1 and ::1. Like linkerd's proxy, this
-// one adds it to every policy from a controller.
+// localhost returns a rule that permits the addresses 127.0.0.1 and ::1. This
+// proxy adds the rule to every policy from a controller, as linkerd's proxy does.
 func localhost() authorization {
 	return authorization{resource: meters.DefaultResource("localhost"), networks: []network{
 		{net: netip.MustParsePrefix("127.0.0.1/32")}, {net: netip.MustParsePrefix("::1/128")},
@@ -124,6 +126,7 @@ func authorizationOf(msg *pb.Authz) (a authorization, err error) {
 		}
 		a.networks = append(a.networks, converted)
 	}
+	// The second switch decides what TLS must prove: nothing about the client, or one of the listed identities.
 	switch permit := msg.GetAuthentication().GetPermit().(type) {
 	case *pb.Authn_Unauthenticated:
 		return a, nil
@@ -139,6 +142,8 @@ func authorizationOf(msg *pb.Authz) (a authorization, err error) {
 				a.identities[id.GetName()] = struct{}{}
 			}
 			for _, s := range clients.Identities.GetSuffixes() {
+				// A suffix without parts matches every identity. Others begin with a dot, so that "ns" does not
+				// match "other-ns".
 				suffix := ""
 				if len(s.GetParts()) > 0 {
 					suffix = "." + strings.Join(s.GetParts(), ".")
@@ -148,6 +153,7 @@ func authorizationOf(msg *pb.Authz) (a authorization, err error) {
 			return a, nil
 		}
 	}
+	// A message of a newer controller may contain an unknown form. It is invalid instead of permitting too much.
 	return a, errors.New("no authentication")
 }
 
@@ -155,7 +161,9 @@ func authorizationOf(msg *pb.Authz) (a authorization, err error) {
 // without metadata use the labels "group", "kind" and "name" instead. kind is the default for the
 // label "kind".
 func resourceOf(m *meta.Metadata, labels map[string]string, kind string) (meters.Resource, error) {
+	// Newer controllers send metadata. Older ones only send labels, which are read below.
 	switch m := m.GetKind().(type) {
+	// This resource is a built-in default policy, which is no object in the cluster.
 	case *meta.Metadata_Default:
 		return meters.DefaultResource(m.Default), nil
 	case *meta.Metadata_Resource:

@@ -49,8 +49,10 @@ type orOverflow[Req, Rsp any] struct {
 	overflow layer.Service[Req, Rsp]
 }
 
+// Call sends the request through the main cache, or through the overflow if that is full.
 func (o *orOverflow[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	rsp, err := o.Service.Call(ctx, req)
+	// The main cache has no room for another key. Other errors are the request's own.
 	if err != nil && isFull(err) {
 		return o.overflow.Call(ctx, req)
 	}

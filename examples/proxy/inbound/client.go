@@ -46,10 +46,12 @@ type clientKey struct{}
 // withClient adds conn's client to ctx. If ctx already contains a client, it is reused, which
 // avoids parsing the certificate again.
 func withClient(ctx context.Context, conn net.Conn) (context.Context, *client) {
+	// An outer layer of this connection has already determined the client.
 	if c, ok := ctx.Value(clientKey{}).(*client); ok {
 		return ctx, c
 	}
 	c := clientOf(conn)
+	// The policy is missing if the connection did not pass withPolicy, and the zero header has no name.
 	c.policy, _ = ctx.Value(policyKey{}).(*portPolicy)
 	c.opaque = protocolOf(ctx) == opaque
 	h, _ := tcplayer.TransportHeaderFromContext(ctx)
@@ -63,12 +65,14 @@ func clientFromContext(ctx context.Context) *client {
 	if c, ok := ctx.Value(clientKey{}).(*client); ok {
 		return c
 	}
+	// Without withClient, for example in a test, the connection itself is the source.
 	c := clientOf(httplayer.ConnFromContext(ctx))
 	return &c
 }
 
 // originOf returns the original destination of ctx's request, and the server in its port's policy.
 func originOf(ctx context.Context) (dst netip.AddrPort, server meters.Resource) {
+	// A connection without an original destination leaves dst invalid, which metrics show as unknown.
 	dst, _ = tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
 	if c := clientFromContext(ctx); c.policy != nil {
 		server = c.policy.current.Load().resource
@@ -86,6 +90,7 @@ type byClient struct {
 	meshed tcplayer.Server
 }
 
+// Call chooses the server by whether the client has an identity, that is, whether it used mutual TLS.
 func (b *byClient) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	ctx, c := withClient(ctx, conn)
 	if c.id != "" {
@@ -113,11 +118,13 @@ func (in *Inbound) clientMetrics(passthrough bool) layer.Layer[net.Conn, tcplaye
 type clientMetrics struct {
 	tcplayer.Server
 	in          *Inbound
-	passthrough bool
+	passthrough bool // TLS is forwarded, not terminated
 }
 
+// Call counts the connection and its bytes under labels that describe the client.
 func (m *clientMetrics) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	dst, _ := tcplayer.OriginalDst(conn)
+	// TLS that is forwarded hides the client, so it is counted apart.
 	ctx, c := withClient(ctx, conn)
 	labels := m.in.metricsClient(*c)
 	labels.Passed = m.passthrough

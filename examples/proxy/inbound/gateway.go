@@ -29,7 +29,9 @@ type Gateway interface {
 // proxy its cluster's gateway, as INBOUND_GATEWAY_SUFFIXES does for linkerd's proxy. The policy of
 // the proxy's own port applies, because clients in other clusters are not the target's clients.
 func (in *Inbound) gateway() tcplayer.Server {
-	accepted := connections().With("policy", in.withPolicy).With("metrics", in.clientMetrics(false))
+	// accepted checks nothing yet: it adds the port's policy to the context, and counts the client.
+	accepted := connections().With("policy", in.withPolicy).With("metrics", in.clientMetrics(false)) // TLS has been terminated
+	// Opaque connections are admitted as a whole. HTTP requests are checked one by one in in.http.
 	opaque := accepted.With("policy of connections", in.admission).Service(layer.Func[net.Conn, tcplayer.ByteCount](
 		func(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 			h, _ := tcplayer.TransportHeaderFromContext(ctx)
@@ -42,6 +44,7 @@ func (in *Inbound) gateway() tcplayer.Server {
 			return requests.Call(ctx, conn) // rejects a wrong name with 404
 		}
 		if in.Gateway == nil || !in.GatewaySuffixes.Contains(h.Name) {
+			// A connection's last server closes it, and here it ends.
 			_ = conn.Close()
 			return tcplayer.ByteCount{}, &layer.Error{Layer: "gateway", Reason: "this proxy is not a gateway to " + h.Name}
 		}
@@ -81,18 +84,23 @@ var (
 // before.
 func (in *Inbound) toTarget(ctx context.Context, req *http.Request, c *client) (*http.Response, error) {
 	host, port, err := net.SplitHostPort(c.target)
+	// HTTP clients learn by 404 that this proxy is no gateway to the name.
 	if err != nil || in.Gateway == nil || !in.GatewaySuffixes.Contains(host) {
 		return nil, errGatewayDomain
 	}
+	// The request comes from this proxy itself, or has passed it before.
 	if c.id == in.ID || passed(req.Header["Forwarded"], in.ID) {
 		return nil, errGatewayLoop
 	}
+	// HTTP omits the default port 80 in the Host.
 	if port != "80" {
 		host = c.target
 	}
+	// Copy the request and its header, because the caller still owns them.
 	forwarded := *req
 	forwarded.Header = req.Header.Clone()
 	forwarded.Header["Forwarded"] = append(forwarded.Header["Forwarded"], "by="+in.ID+";for="+c.id+";host="+host+";proto=https")
+	// In HTTP/1, the Host names the target. An HTTP/2 request keeps its authority.
 	if forwarded.ProtoMajor == 1 {
 		forwarded.Host = host
 	}
@@ -102,6 +110,7 @@ func (in *Inbound) toTarget(ctx context.Context, req *http.Request, c *client) (
 // passed reports whether the proxy with the identity id added one of the Forwarded fields.
 func passed(fields []string, id string) bool {
 	for _, field := range fields {
+		// Elements are separated by commas and their pairs by semicolons.
 		for pair := range strings.FieldsFuncSeq(field, func(r rune) bool { return r == ';' || r == ',' }) {
 			if identity, ok := strings.CutPrefix(strings.TrimSpace(pair), "by="); ok && identity == id {
 				return true

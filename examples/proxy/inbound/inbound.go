@@ -52,6 +52,7 @@ func New(ctx context.Context, c Config) *Inbound {
 // marks as opaque, it does neither.
 func (in *Inbound) redirected() tcplayer.Server {
 	metrics := in.detectMetrics()
+	// A policy may change the time limit for the detection, so the server is built by a function.
 	detect := func(timeout time.Duration) tcplayer.Server {
 		return tcplayer.Detect(tcplayer.Protocols{HTTP1: in.http, HTTP2: in.http, Opaque: in.opaque},
 			tcplayer.WithDetectTimeout(timeout), tcplayer.WithSkipDetect(in.isOpaque), tcplayer.WithDetectLogger(in.Log), metrics)
@@ -59,9 +60,11 @@ func (in *Inbound) redirected() tcplayer.Server {
 	detected := connections().
 		With("metrics", in.clientMetrics(false)).
 		Service(&byProtocol{Server: detect(in.DetectTimeout), withTimeout: detect, http: in.http, opaque: in.opaque})
+	// TLS for other names is passed to the application as it is.
 	passthrough := connections().
 		With("metrics", in.clientMetrics(true)).
 		Service(in.opaque)
+	// Errors are counted outside of all other layers, so that rejections count too.
 	return connections().
 		With("errors", tcplayer.OnError(in.countTCP)).
 		With("own addresses", layer.Filter[net.Conn, tcplayer.ByteCount](in.isOwn)).
@@ -87,6 +90,7 @@ func (in *Inbound) direct() tcplayer.Server {
 	if in.Identity == nil {
 		return nil
 	}
+	// Only proxies with an identity may connect directly. They send a transport header first, which tells the port.
 	meshed := connections().
 		With("meshed", layer.Filter[net.Conn, tcplayer.ByteCount](isMeshed)).
 		Service(tcplayer.DetectTransport(tcplayer.TransportServers{Header: in.byHeader()},
@@ -122,6 +126,8 @@ func (in *Inbound) tapConnections(dst netip.AddrPort) layer.Layer[tcplayer.Reque
 // requests returns the service that receives every request. After the layers that all requests
 // share, [Inbound.applyPolicy] passes permitted requests on to the application.
 func (in *Inbound) requests() httplayer.Service {
+	// A request counts as ended, for example for Limit, when its response header has arrived. Its body may take
+	// long.
 	return httplayer.NewStack(layer.WithCompletion(layer.AtReturn[*http.Response])).
 		With("trace", traces.Server(in.Spans, meters.Inbound)).
 		With("explain", tap.Explain(in.Taps, httplayer.HTTP{})).
@@ -137,15 +143,18 @@ func (in *Inbound) requests() httplayer.Service {
 // l's name has a profile, it also counts them by the profile's routes. Timeouts, retries and other
 // settings in the profile have no effect here, because the client's proxy applies them.
 func (in *Inbound) logical(ctx context.Context, l logicalKey) httplayer.Service {
+	// The order is that of linkerd's proxy: layers that are further down see the request later.
 	svc := httplayer.NewStack().
 		With("route metrics", in.Meters.InboundRoute(l.permit.Value(), l.dst)).
 		With("trace", traces.Client(in.Spans, meters.Inbound)).
 		With("metrics", in.Meters.Endpoint(ctx, meters.Inbound, in.labels(l))).
 		With("tap", tap.Layer(in.Taps, httplayer.HTTP{}, tapOptions(l)...)).
 		Service(in.endpoints.Service(l.dst))
+	// Too many watched profiles only cost the counts per route. The request is served.
 	if l.name == "" || !in.acquireProfile(ctx) {
 		return svc
 	}
+	// The profile only selects the route that is counted: every backend is the same service svc.
 	return profiles.New(ctx, profiles.Config{
 		Target: l.name, Source: in.profiles, InitialWait: in.Control.ProfileInitial, Log: in.Log,
 	}, httplayer.HTTP{}, func(string) httplayer.Service { return svc }, in.routeMetrics(l.name))
@@ -155,6 +164,7 @@ func (in *Inbound) logical(ctx context.Context, l logicalKey) httplayer.Service 
 // its queue while the application accepts no more HTTP/2 streams. If the application refuses a
 // connection, they fail without waiting.
 func (in *Inbound) endpoint(ctx context.Context, dst netip.AddrPort) httplayer.Service {
+	// Keep the version, because the application should see the one that the client used.
 	opts := append(in.Connect.Requests(in.dial(dst), in.Pool), httplayer.WithKeepVersion())
 	return httplayer.NewStack().WithTarget(dst.String()).
 		Queue(in.HTTPQueue.Capacity, in.HTTPQueue.MaxWait()).

@@ -37,6 +37,7 @@ func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
 	}
 	c := clientFromContext(req.Context())
 	l := logicalKey{dst: dst, secure: c.secure, client: c.id}
+	// The header names the service for which the client's proxy balanced. The authority may be another name for it.
 	for _, authority := range []string{req.Header.Get(canonicalHeader), httplayer.HTTP{}.Authority(req)} {
 		if l.name = nameOf(authority); l.name != "" {
 			break
@@ -64,6 +65,7 @@ func nameOf(authority string) string {
 	}
 	host = strings.TrimSuffix(host, ".")
 	n, err := strconv.ParseUint(port, 10, 16)
+	// A transport header has the same rules for names, so its Validate is used.
 	if err != nil || (tcplayer.TransportHeader{Port: uint16(n), Name: host}).Validate() != nil || host == "" {
 		return ""
 	}

@@ -33,6 +33,7 @@ func (in *Inbound) requires(port uint16, c *client) bool {
 // permit returns the index of the first rule that permits c. It returns -1 if there is none, or if
 // c lacks the TLS or identity that the settings require for the port.
 func (in *Inbound) permit(port uint16, c *client, authorizations []authorization) int {
+	// The settings apply before any rule, so that no policy can weaken them.
 	if !in.requires(port, c) {
 		return -1
 	}
@@ -57,8 +58,10 @@ type withPolicy struct {
 	in *Inbound
 }
 
+// Call finds the policy for the connection's original port, waits for it, and passes it on in ctx.
 func (w *withPolicy) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	dst, _ := tcplayer.OriginalDst(conn)
+	// The policy must not be removed while the connection is open.
 	policy := w.in.policies.acquire(dst.Port())
 	defer w.in.policies.release(policy)
 	policy.await(ctx)
@@ -79,11 +82,13 @@ type byProtocol struct {
 	http, opaque    tcplayer.Server
 }
 
+// Call chooses the server by the protocol in the port's policy. Without a policy, it detects the protocol.
 func (b *byProtocol) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	p, ok := ctx.Value(policyKey{}).(*portPolicy)
 	if !ok {
 		return b.Server.Call(ctx, conn)
 	}
+	// The order matters: a fixed protocol needs no detection, so its timeout is irrelevant.
 	switch current := p.current.Load(); {
 	case current.protocol == isHTTP:
 		return b.http.Call(ctx, conn)
@@ -122,13 +127,16 @@ type admission struct {
 	in *Inbound
 }
 
+// Call admits a connection if the policy permits its client, and closes it when a later policy denies it.
 func (a *admission) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	dst, _ := tcplayer.OriginalDst(conn)
 	ctx, c := withClient(ctx, conn)
+	// A connection to another cluster's target ends at this proxy, so its own address is not refused.
 	if err := a.in.Refuse(dst); err != nil && c.target == "" {
 		a.in.count(a.in.decided.tcp, dst, c, nil, meters.Denied)
 		return tcplayer.ByteCount{}, forbidden(dst, err.Error())
 	}
+	// If a later policy denies the connection, the cause of ctx is the error with which it ends.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	open := &openConn{dst: dst, client: c, cancel: cancel}
@@ -155,7 +163,9 @@ func (in *Inbound) admit(ctx context.Context, policy *portPolicy, open *openConn
 	if policy == nil { // the connection did not pass withPolicy
 		return unauthorized(open.dst, meters.Resource{})
 	}
+	// add decides and remembers the connection in one step, so that no change of the policy is missed in between.
 	p, i := policy.add(open)
+	// The explanation is nil unless a tap asked for it.
 	if explanation := layer.PickInfoFromContext(ctx).Explanation; explanation != nil {
 		explanation.Add(decision(p, "", p.authorizations, i))
 	}
@@ -213,6 +223,7 @@ func (requestPolicy) Describe() layer.Node { return layer.Node{Name: "policy"} }
 func (in *Inbound) applyPolicy(ctx context.Context, req *http.Request) (*http.Response, error) {
 	c := clientFromContext(ctx)
 	dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
+	// A request to another cluster's target ends at this proxy, so its own address is not refused.
 	if err := in.Refuse(dst); err != nil && c.target == "" {
 		in.count(in.decided.http, dst, c, nil, meters.Denied)
 		return nil, forbidden(dst, err.Error())
@@ -221,6 +232,7 @@ func (in *Inbound) applyPolicy(ctx context.Context, req *http.Request) (*http.Re
 		return nil, errUnauthorized
 	}
 	p := c.policy.current.Load()
+	// A policy that does not serve HTTP has no routes.
 	if p.requests == nil {
 		return (&noRoute{in: in, server: p}).Call(ctx, req)
 	}
@@ -241,6 +253,7 @@ type noRoute struct {
 	server *serverPolicy
 }
 
+// Call counts the request and returns the error for a request that matches no route.
 func (n *noRoute) Call(ctx context.Context, _ *http.Request) (*http.Response, error) {
 	dst, _ := tcplayer.OriginalDst(httplayer.ConnFromContext(ctx))
 	n.in.count(n.in.decided.http, dst, clientFromContext(ctx), n.server.refused, meters.NoRoute)
@@ -259,7 +272,7 @@ type routeAuthorizer struct {
 }
 
 // permitted is a request's context while its route's filters are applied. It remembers the rule
-// that permits the request until [permittedRequests] finds it under permittedKey.
+// that permits the request. Its value for permittedKey is the *permitted, by which [permittedRequests] finds it.
 type permitted struct {
 	reqctx.Wrapper
 	authorizer *routeAuthorizer
@@ -267,7 +280,7 @@ type permitted struct {
 	index      int // of the rule that permits the request
 }
 
-// permittedKey is the context key for the permitted itself.
+// permittedKey is the key for which the method Value of a *permitted returns the *permitted.
 type permittedKey struct{}
 
 // Value returns p for permittedKey, and otherwise the value in the request's context.
@@ -297,12 +310,14 @@ func (a *routeAuthorizer) Call(ctx context.Context, req *http.Request) (*http.Re
 	if a.route.authorizations[i].isAudit() {
 		a.in.logDecision(ctx, "request allowed", a.route.permits[i].Permit, c)
 	}
+	// The client is permitted. An invalid route still fails its requests, as linkerd's proxy does.
 	switch {
 	case a.route.invalid != nil:
 		return nil, &httplayer.StatusError{
 			Code: http.StatusInternalServerError, Reason: "invalid server policy: " + a.route.invalid.Error(), Close: true,
 		}
 	case a.route.filtered:
+		// Filters only see the request, so permitted carries the decision past them in the context.
 		return a.Service.Call(&permitted{reqctx.Wrapper{Context: ctx}, a, c, i}, req)
 	}
 	return a.dispatch(ctx, req, c, i)
@@ -355,6 +370,7 @@ func (a *routeAuthorizer) dispatch(ctx context.Context, req *http.Request, c *cl
 			return nil, err
 		}
 	}
+	// The client requested a name in a transport header, so this proxy is its cluster's gateway.
 	if c.target != "" {
 		return a.in.toTarget(ctx, req, c)
 	}
@@ -374,6 +390,7 @@ type permittedRequests struct{}
 // Ready returns nil, because only Call can tell which service a request needs.
 func (permittedRequests) Ready(context.Context) error { return nil }
 
+// Call dispatches a request that was permitted earlier. Any other one is unauthorized.
 func (permittedRequests) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	p, ok := ctx.Value(permittedKey{}).(*permitted)
 	if !ok {
@@ -413,13 +430,15 @@ func serverPort(req tcplayer.Request) (netip.AddrPort, error) { return req.Serve
 // the gateway if the header contains a name.
 func (in *Inbound) byHeader() tcplayer.Server {
 	count := in.Meters.TransportHeaders()
-	accepted := connections().With("policy", in.withPolicy).With("metrics", in.clientMetrics(false))
+	// accepted checks nothing yet: it adds the port's policy to the context, and counts the client.
+	accepted := connections().With("policy", in.withPolicy).With("metrics", in.clientMetrics(false)) // TLS has been terminated
 	opaque := accepted.Service(in.opaque)
 	http := accepted.Service(in.http)
 	gateway := in.gateway()
 	return layer.Func[net.Conn, tcplayer.ByteCount](func(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 		h, _ := tcplayer.TransportHeaderFromContext(ctx)
 		count(h, clientOf(conn).id)
+		// A name asks for a service behind this gateway, and a header without one for a port of this pod.
 		if h.Name != "" {
 			return gateway.Call(ctx, gatewayConn(conn))
 		}
@@ -427,6 +446,7 @@ func (in *Inbound) byHeader() tcplayer.Server {
 			_ = conn.Close()
 			return tcplayer.ByteCount{}, &layer.Error{Layer: "transport", Err: err}
 		}
+		// Forwarded bytes need no detection, because the other proxy has told that they are opaque.
 		if h.Protocol == tcplayer.Opaque {
 			return opaque.Call(ctx, conn)
 		}

@@ -53,11 +53,13 @@ func newPolicies(ctx context.Context, in *Inbound) *policies {
 	if in.PolicyController == nil {
 		return p
 	}
+	// The watchdog's limits name the controller that is at fault, here that of policies.
 	control := in.Control
 	control.Destination = in.Policy.Controller
 	p.limits = stream.Limits(control.Limits()).OrDefault()
 	p.client = pb.NewInboundServerPoliciesClient(in.PolicyController)
 	n := 0
+	// Watching these ports now means that their first connections do not wait for the controller.
 	for _, r := range in.Ports {
 		for port := int(r.First); port <= int(r.Last) && n < maxWatchedPorts; port++ {
 			p.acquire(uint16(port))
@@ -79,6 +81,7 @@ func (p *policies) acquire(port uint16) *portPolicy {
 		policy.ctx, policy.cancel = context.WithCancel(p.ctx)
 		policy.current.Store(p.in.complete(policy.ctx, p.in.defaultPolicy(port)))
 		p.ports[port] = policy
+		// Without a controller, the default policy is final, and await returns at once.
 		if p.client == nil {
 			policy.answered()
 		} else {
@@ -87,6 +90,7 @@ func (p *policies) acquire(port uint16) *portPolicy {
 		}
 	}
 	policy.users++
+	// The policy is used again before its idle timeout, so it must not be removed.
 	if policy.timer != nil {
 		policy.timer.Stop()
 		policy.timer = nil
@@ -107,6 +111,7 @@ func (p *policies) release(policy *portPolicy) {
 		idle = min(idle, overflowIdle)
 	}
 	var timer *time.Timer
+	// timer identifies this release: the callback must not remove a policy that was acquired again after it fired.
 	timer = time.AfterFunc(idle, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -166,6 +171,7 @@ type openConn struct {
 // ends, or if ProfileInitial has passed since the watch began. After that, the default policy
 // applies until the controller sends one.
 func (p *portPolicy) await(ctx context.Context) {
+	// In the usual case, the policy is known and no timer is needed.
 	select {
 	case <-p.first:
 		return
@@ -176,6 +182,7 @@ func (p *portPolicy) await(ctx context.Context) {
 	select {
 	case <-p.first:
 	case <-timer.C:
+		// Log the silence. The connection continues with the default policy.
 		p.failed(ctx, errSilent)
 	case <-ctx.Done():
 	}
@@ -184,6 +191,8 @@ func (p *portPolicy) await(ctx context.Context) {
 // add returns the current policy and the index of the rule that permits c, or -1. A permitted c is
 // remembered until remove is called, so that a later policy can reset it.
 func (p *portPolicy) add(c *openConn) (*serverPolicy, int) {
+	// While openMu is held, replace cannot change the policy, so every permitted connection is checked against the
+	// next one.
 	p.openMu.Lock()
 	defer p.openMu.Unlock()
 	current := p.current.Load()
@@ -215,6 +224,8 @@ func (p *portPolicy) set(next *serverPolicy) {
 func (p *portPolicy) replace(next *serverPolicy) []*openConn {
 	p.openMu.Lock()
 	defer p.openMu.Unlock()
+	// Store and check under the same lock as add. Otherwise, add could permit a connection by the old policy, unseen
+	// here.
 	p.current.Store(next)
 	var denied []*openConn
 	for c := range p.open {
@@ -230,6 +241,7 @@ func (p *portPolicy) replace(next *serverPolicy) []*openConn {
 // the stream, leaves the last policy active. After an error, watch starts another stream, unless
 // the code is InvalidArgument or FailedPrecondition, which would not change.
 func (p *portPolicy) watch(ctx context.Context) {
+	// If the watch ends without a policy, await must not wait any longer.
 	defer p.answered()
 	final := func(err error) bool {
 		code := status.Code(err)
@@ -238,6 +250,7 @@ func (p *portPolicy) watch(ctx context.Context) {
 	var last *pb.Server
 	retire := func() {} // ends the current policy's router
 	for msg, err := range stream.Reconnect(ctx, p.in.Control.Connect.Backoff, p.stream, final) {
+		// Controllers repeat policies. An equal one keeps its router, with the state of its filters and limits.
 		if err == nil && proto.Equal(msg, last) {
 			p.received(ctx)
 			continue
@@ -253,6 +266,7 @@ func (p *portPolicy) watch(ctx context.Context) {
 			continue
 		}
 		p.received(ctx)
+		// Requests that have loaded the previous policy finish on its router, which ends later.
 		previous := retire
 		lifetime, cancel := context.WithCancel(ctx)
 		retire = cancel
@@ -292,6 +306,7 @@ func (p *portPolicy) stream(ctx context.Context) iter.Seq2[*pb.Server, error] {
 	return func(yield func(*pb.Server, error) bool) {
 		watchdog := p.limits.Begin(ctx, errSilent)
 		defer watchdog.Stop()
+		// read returns nil if the consumer has stopped, so nothing more must be yielded.
 		if err := p.read(watchdog, yield); err != nil {
 			yield(nil, fmt.Errorf("policy of port %d: %w", p.port, err))
 		}
@@ -309,6 +324,7 @@ func (p *portPolicy) read(watchdog *stream.Watchdog, yield func(*pb.Server, erro
 	if err != nil {
 		return watchdog.Cause(err)
 	}
+	// A stream that ends without any message is a failure, and one that ends after a message is a normal end.
 	for hasMessage := false; ; hasMessage = true {
 		if err := watchdog.Wait(); err != nil {
 			return err
@@ -320,6 +336,7 @@ func (p *portPolicy) read(watchdog *stream.Watchdog, yield func(*pb.Server, erro
 		case err != nil:
 			return watchdog.Cause(err)
 		}
+		// The consumer's work on the message does not count against the controller's time limits.
 		watchdog.Pause()
 		watchdog.Heard()
 		if !yield(msg, nil) {

@@ -40,6 +40,7 @@ func rateLimitOf(msg *pb.HttpLocalRateLimit, server meters.Resource) (*rateLimit
 		overrides: make(map[string]*rate.Limiter), clients: make(map[string]*rate.Limiter),
 		total: limiterOf(msg.GetTotal()), perClient: rate.Limit(msg.GetIdentity().GetRequestsPerSecond()),
 	}
+	// An unnamed limit keeps the zero resource, and its metrics have no name.
 	var resource meters.Resource
 	if msg.GetMetadata() != nil {
 		var err error
@@ -51,6 +52,7 @@ func rateLimitOf(msg *pb.HttpLocalRateLimit, server meters.Resource) (*rateLimit
 	l.byIdentity = &meters.Permit{Server: server, RateLimit: resource, Scope: "identity"}
 	for _, o := range msg.GetOverrides() {
 		if limiter := limiterOf(o.GetLimit()); limiter != nil {
+			// All identities of one override share its limiter, and so its limit.
 			for _, id := range o.GetClients().GetIdentities() {
 				l.overrides[id.GetName()] = limiter
 			}
@@ -65,6 +67,7 @@ func limiterOf(msg *pb.HttpLocalRateLimit_Limit) *rate.Limiter {
 	if n == 0 {
 		return nil
 	}
+	// The burst is capped at 1<<30, because a larger uint32 is no int on 32-bit systems.
 	return rate.NewLimiter(rate.Limit(n), int(min(n, 1<<30)))
 }
 
@@ -96,6 +99,7 @@ func (l *rateLimit) client(id string) *rate.Limiter {
 		if len(l.clients) >= maxLimited {
 			clear(l.clients)
 		}
+		// The burst is capped at 1<<30, so that it fits into an int on all systems.
 		limiter = rate.NewLimiter(l.perClient, int(min(l.perClient, 1<<30)))
 		l.clients[id] = limiter
 	}

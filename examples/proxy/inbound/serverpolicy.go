@@ -72,18 +72,21 @@ func (in *Inbound) defaultPolicy(port uint16) *serverPolicy {
 	}
 	a := authorization{resource: p.resource, networks: allNetworks()}
 	switch in.DefaultPolicy {
+	// The two authenticated policies need TLS and any identity: the suffix "" matches all of them.
 	case settings.AllAuthenticated, settings.ClusterAuthenticated:
 		a.tls = true
 		a.identity = true
 		a.suffixes = []string{""}
 	case settings.Deny, settings.AllUnauthenticated, settings.ClusterUnauthenticated, settings.Audit:
 	}
+	// The cluster policies also limit the networks from which clients may connect.
 	if in.DefaultPolicy == settings.ClusterAuthenticated || in.DefaultPolicy == settings.ClusterUnauthenticated {
 		a.networks = nil
 		for _, prefix := range in.ClusterNetworks {
 			a.networks = append(a.networks, network{net: prefix})
 		}
 	}
+	// Without any authorization, nothing is permitted.
 	if in.DefaultPolicy != settings.Deny {
 		p.authorizations = []authorization{a}
 	}
@@ -91,18 +94,21 @@ func (in *Inbound) defaultPolicy(port uint16) *serverPolicy {
 	return p
 }
 
-// policyOf converts a policy from the controller. [Inbound.complete] must be called before it is
-// used.
+// policyOf converts a policy from the controller. The result is incomplete: [Inbound.complete] must be called
+// before it is used.
 func policyOf(msg *pb.Server) (*serverPolicy, error) {
 	p := new(serverPolicy)
 	var err error
+	// Servers are described by labels only, never by metadata.
 	if p.resource, err = resourceOf(nil, msg.GetLabels(), "server"); err != nil {
 		return nil, err
 	}
+	// As in linkerd's proxy, the pod itself may always connect, whatever the policy says.
 	if p.authorizations, err = authorizationsOf(msg.GetAuthorizations(), []authorization{localhost()}); err != nil {
 		return nil, err
 	}
 	switch kind := msg.GetProtocol().GetKind().(type) {
+	// Bytes that are forwarded have no routes.
 	case *pb.ProxyProtocol_Opaque_:
 		p.protocol = opaque
 		return p, nil
@@ -127,6 +133,7 @@ func policyOf(msg *pb.Server) (*serverPolicy, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Reject conflicting or incomplete routes now, so that the previous policy stays active instead.
 	profile := profiles.Profile{Routes: p.routes, Precedence: profiles.MostSpecific}
 	if err := profile.Validate(); err != nil {
 		return nil, err
@@ -152,8 +159,10 @@ func (p *serverPolicy) addRoute(
 	}
 	policy := &routePolicy{resource: resource, authorizations: authorizations}
 	p.policies[name] = policy
+	// r is a copy, so the caller's routes keep their names.
 	for _, r := range routes {
 		r.Name = name
+		// The router has to edit the requests of a filtered route, which onlyRoute needs to know.
 		policy.filtered = policy.filtered || !r.RequestHeader.Empty() || r.Redirect != nil || len(r.Faults) > 0
 		p.routes = append(p.routes, r)
 	}
@@ -166,6 +175,7 @@ func (p *serverPolicy) addHTTP(routes []*pb.HttpRoute, limit *pb.HttpLocalRateLi
 	if p.limit, err = rateLimitOf(limit, p.resource); err != nil {
 		return err
 	}
+	// The wrapper only adapts the names of the types.
 	return addRoutes(p, "HTTPRoute", routes, policyroute.HTTPMatch, func(r *profiles.Route, filter *pb.HttpRoute_Filter) error {
 		return policyroute.AddHTTPFilter(r, filter)
 	})
@@ -194,6 +204,7 @@ func addRoutes[U interface {
 	p *serverPolicy, kind string, routes []R,
 	match func(M) (profiles.All, string, error), addFilter func(*profiles.Route, F) error,
 ) error {
+	// A server without routes accepts all requests that its own authorizations permit.
 	if len(routes) == 0 {
 		p.addDefaultRoute()
 	}
@@ -208,7 +219,9 @@ func addRoutes[U interface {
 			return fail(err)
 		}
 		for j, rule := range msg.GetRules() {
+			// The filters are applied to an empty route first. Each match then gets a copy of it.
 			var edits profiles.Route
+			// An invalid filter does not reject the policy. It makes the rule's requests fail.
 			var invalid error
 			for _, f := range rule.GetFilters() {
 				invalid = cmp.Or(invalid, addFilter(&edits, f))
@@ -224,7 +237,9 @@ func addRoutes[U interface {
 				if err != nil {
 					return fail(err)
 				}
+				// A redirect may replace the prefix that the request matched. Only the match knows that prefix.
 				if r.Redirect != nil && r.Redirect.NewPrefix != "" {
+					// Copy the redirect, because the other matches of this rule share it.
 					redirect := *r.Redirect
 					redirect.OldPrefix = prefix
 					r.Redirect = &redirect
@@ -233,6 +248,7 @@ func addRoutes[U interface {
 						invalid = errors.New("a redirect replaces the prefix of a match that is not a prefix")
 					}
 				}
+				// A route has one condition, so each pair of a host and a match becomes a route of its own.
 				for _, host := range hosts {
 					r.Match = slices.Concat(host, condition)
 					converted = append(converted, r)
@@ -259,6 +275,7 @@ func (p *serverPolicy) routeOf(m *meta.Metadata, authz []*pb.Authz) (meters.Reso
 // hosts, the only condition is empty and matches all hosts.
 func hostsOf(msgs []*http_route.HostMatch) ([]profiles.All, error) {
 	if len(msgs) == 0 {
+		// All is a list of conditions, and an empty one is always met.
 		return []profiles.All{nil}, nil
 	}
 	hosts := make([]profiles.All, 0, len(msgs))
@@ -276,6 +293,7 @@ func hostsOf(msgs []*http_route.HostMatch) ([]profiles.All, error) {
 // returns p. p's router, if it needs one, ends when ctx ends.
 func (in *Inbound) complete(ctx context.Context, p *serverPolicy) *serverPolicy {
 	p.refused = &meters.Permit{Server: p.resource}
+	// Metrics need the labels of each rule in every decision, so they are built once here.
 	for i := range p.authorizations {
 		p.permits = append(p.permits, &meters.Permit{Server: p.resource, Authz: p.authorizations[i].resource})
 	}
@@ -284,7 +302,10 @@ func (in *Inbound) complete(ctx context.Context, p *serverPolicy) *serverPolicy 
 		route.deny = in.deny(route.denied)
 		for i := range route.authorizations {
 			permit := meters.Permit{Server: p.resource, Route: route.resource, Authz: route.authorizations[i].resource}
+			// A handle compares by pointer, which makes logicalKey small and cheap to compare.
 			handle := unique.Make(permit)
+			// Requests that this rule permits share a cached service by their logicalKey, of which only permit is
+			// known here.
 			route.permits = append(route.permits, routePermit{&permit, in.logicals.Router(func(req *http.Request) (logicalKey, error) {
 				l, err := in.logicalKey(req)
 				l.permit = handle
@@ -292,7 +313,9 @@ func (in *Inbound) complete(ctx context.Context, p *serverPolicy) *serverPolicy 
 			})})
 		}
 	}
+	// The order matters: a policy without routes has no service, and a router is only needed if there is a choice.
 	switch route := p.onlyRoute(); {
+	// The port does not serve HTTP, so requests stays nil.
 	case len(p.routes) == 0:
 	case route != nil:
 		p.requests = &routeAuthorizer{Service: permittedRequests{}, in: in, server: p, route: route}
@@ -308,6 +331,7 @@ func (p *serverPolicy) onlyRoute() *routePolicy {
 	if len(p.routes) != 1 || p.policies[p.routes[0].Name].filtered {
 		return nil
 	}
+	// Only an empty list of conditions matches all requests.
 	if condition, ok := p.routes[0].Match.(profiles.All); !ok || len(condition) > 0 {
 		return nil
 	}
@@ -316,6 +340,7 @@ func (p *serverPolicy) onlyRoute() *routePolicy {
 
 // router returns the service that selects one of p's routes for each request, until ctx ends.
 func (in *Inbound) router(ctx context.Context, p *serverPolicy) httplayer.Service {
+	// The router expects a source that it can watch. This one never changes.
 	source := new(profiles.Static)
 	routes := slices.Clone(p.routes)
 	for i := range routes { // a backend for each route saves an allocation for each request
@@ -323,6 +348,7 @@ func (in *Inbound) router(ctx context.Context, p *serverPolicy) httplayer.Servic
 		routes[i].Backends = []profiles.Backend{{Target: target}}
 	}
 	source.Set(p.resource.Name, &profiles.Profile{Routes: routes, Precedence: profiles.MostSpecific})
+	// Routes only choose the authorizer. All of their backends are permittedRequests, which sends the request on.
 	return profiles.New(ctx, profiles.Config{Target: p.resource.Name, Source: source, InitialWait: routerWait, Log: in.Log},
 		httplayer.HTTP{}, func(string) httplayer.Service { return permittedRequests{} },
 		profiles.WithRouteLayers(httplayer.HTTP{InPlace: true}),

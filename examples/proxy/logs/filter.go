@@ -49,17 +49,19 @@ func ParseFilter(s string) (Filter, error) {
 		if r.span {
 			continue
 		}
+		// The last directive for a target wins, so it replaces earlier ones.
 		f.rules = slices.DeleteFunc(f.rules, func(old rule) bool { return old.target == r.target })
 		f.rules = append(f.rules, r)
 	}
 	if len(f.rules) == 0 {
 		return Filter{}, errors.New("a log filter must have a level")
 	}
+	// Level uses the first rule that matches, so more specific targets must come first.
 	slices.SortStableFunc(f.rules, func(a, b rule) int { return cmp.Compare(len(b.target), len(a.target)) })
 	return f, nil
 }
 
-// directives splits s at commas outside of brackets.
+// directives splits a log filter into its parts, at commas outside of brackets.
 func directives(s string) []string {
 	depth := 0
 	parts := strings.FieldsFunc(s, func(r rune) bool {
@@ -74,21 +76,27 @@ func directives(s string) []string {
 	for i := range parts {
 		parts[i] = strings.TrimSpace(parts[i])
 	}
+	// Empty parts come from a comma at the end or two in a row.
 	return slices.DeleteFunc(parts, func(part string) bool { return part == "" })
 }
 
+// parseRule parses one directive, which must not be empty. Directives for a span are checked like all others, but
+// their rule only says that they are ignored.
 func parseRule(directive string) (rule, error) {
 	target, spanned, span := strings.Cut(directive, "[")
+	// The span itself is not parsed. What remains is target=level, where the target may be missing.
 	if span {
 		_, rest, closed := strings.Cut(spanned, "]")
 		if !closed || rest != "" && !strings.HasPrefix(rest, "=") {
 			return rule{}, fmt.Errorf("log filter %q: must have a span in brackets, and then =level", directive)
 		}
+		// parseRule needs a target or a level. "all" is a placeholder, because the rule is ignored anyway.
 		r, err := parseRule(cmp.Or(target, "all") + rest)
 		r.span = true
 		return r, err
 	}
 	target, level, both := strings.Cut(directive, "=")
+	// A lone word is a level for all targets, or else a target, whose level is then trace.
 	if !both {
 		if l, ok := parseLevel(directive); ok {
 			return rule{level: l}, nil

@@ -14,6 +14,7 @@ import (
 // writePlain appends r to b in the text format of linkerd's proxy. The thread number is always 1,
 // because Go does not expose threads.
 func writePlain(b []byte, h *handler, r slog.Record) []byte {
+	// Records that were not made by a logger may lack a time.
 	timestamp := r.Time
 	if timestamp.IsZero() {
 		timestamp = time.Now()
@@ -36,9 +37,11 @@ func oneLine(s string) string {
 		return s
 	}
 	quoted := strconv.Quote(s)
+	// Quote also escapes quotes, which are harmless here and easier to read without the backslash.
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
+// unprintable reports whether r must be escaped in a log line.
 func unprintable(r rune) bool { return r == unicode.ReplacementChar || !unicode.IsPrint(r) }
 
 // appendText appends s to b. It quotes s if it is empty or contains a space, a quote, "=" or an
@@ -50,7 +53,9 @@ func appendText(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
+// text returns v as text. Errors are handled apart, because their method may panic.
 func text(v slog.Value) string {
+	// Any also returns values of other kinds, which cannot be errors.
 	if err, ok := v.Any().(error); ok && v.Kind() == slog.KindAny {
 		return errorText(err)
 	}
@@ -109,6 +114,7 @@ func valueJSON(v slog.Value) []byte {
 		if b, err := json.Marshal(v.Any()); err == nil {
 			return b
 		}
+	// JSON has no type for times.
 	case slog.KindTime:
 		v = slog.StringValue(v.Time().UTC().Format(time.RFC3339Nano))
 	case slog.KindAny, slog.KindString, slog.KindDuration, slog.KindGroup, slog.KindLogValuer:
@@ -131,6 +137,7 @@ func writeJSON(b []byte, h *handler, r slog.Record) []byte {
 		Timestamp: timestamp.UTC().Format(time.RFC3339Nano), Level: levelName(r.Level), Fields: recordFields,
 		Target: h.target, Spans: []string{}, ThreadID: "ThreadId(1)",
 	})
+	// The line must still appear, so the error is logged in place of the record.
 	if err != nil {
 		line = strconv.AppendQuote(nil, "log: "+err.Error())
 	}

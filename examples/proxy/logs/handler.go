@@ -83,7 +83,9 @@ func (h *handler) Enabled(_ context.Context, level slog.Level) bool {
 	return h.level.enabled(h.target, level)
 }
 
+// Handle writes the record as one line.
 func (h *handler) Handle(_ context.Context, r slog.Record) error {
+	// The line is formatted without the lock, so that only the write itself is serialized.
 	line := append(h.write(make([]byte, 0, 256), h, r), '\n')
 	h.out.mu.Lock()
 	defer h.out.mu.Unlock()
@@ -91,10 +93,13 @@ func (h *handler) Handle(_ context.Context, r slog.Record) error {
 	return err
 }
 
+// WithAttrs returns a handler that adds attrs to each line. The attribute for the target sets the line's target.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	with := *h
+	// Clip makes appendAttr copy the fields. Otherwise two loggers made from h could overwrite each other's fields.
 	with.fields = slices.Clip(h.fields)
 	for _, a := range attrs {
+		// Inside a group, "target" is an ordinary field.
 		if target, ok := a.Value.Any().(logTarget); ok && h.group == "" {
 			with.target = string(target)
 			continue
@@ -104,6 +109,7 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &with
 }
 
+// WithGroup returns a handler that puts name and a dot before the keys of further attributes.
 func (h *handler) WithGroup(name string) slog.Handler {
 	if name == "" {
 		return h
@@ -115,6 +121,7 @@ func (h *handler) WithGroup(name string) slog.Handler {
 
 // fieldsOf returns the logger's fields, followed by those of r.
 func (h *handler) fieldsOf(r slog.Record) []field {
+	// Clip makes appendAttr copy the fields, which concurrent records share.
 	fields := slices.Clip(h.fields)
 	r.Attrs(func(a slog.Attr) bool {
 		fields = appendAttr(fields, h.group, a)
@@ -126,6 +133,7 @@ func (h *handler) fieldsOf(r slog.Record) []field {
 // appendAttr appends a to fields, with the prefix group before its key. A group becomes one field
 // for each of its attributes. slog requires that empty attributes are left out.
 func appendAttr(fields []field, group string, a slog.Attr) []field {
+	// A LogValuer computes its value only now, when the record is really logged.
 	a.Value = a.Value.Resolve()
 	switch {
 	case a.Equal(slog.Attr{}):
@@ -133,6 +141,7 @@ func appendAttr(fields []field, group string, a slog.Attr) []field {
 	case a.Value.Kind() != slog.KindGroup:
 		return append(fields, field{group + a.Key, a.Value})
 	}
+	// slog requires that a group without a key is inlined.
 	if a.Key != "" {
 		group += a.Key + "."
 	}
@@ -145,6 +154,7 @@ func appendAttr(fields []field, group string, a slog.Attr) []field {
 // levelName returns l's name in records, such as INFO. A level between two named levels gets the
 // name of the lower one.
 func levelName(l slog.Level) string {
+	// The order matters: each case catches what the earlier ones left.
 	switch {
 	case l < slog.LevelDebug:
 		return "TRACE"

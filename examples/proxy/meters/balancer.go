@@ -13,6 +13,8 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
+// balancerFamilies contains the metrics of balancers and the queues in front of them, for one protocol. Each field
+// is a metric with all its series; see [Meters.balancerFamilies] for what each of them counts.
 // balancerFamilies contains the metrics of balancers and the queues in front of them.
 type balancerFamilies struct {
 	endpoints, all        *family[*gaugeValue]
@@ -25,6 +27,7 @@ type balancerFamilies struct {
 
 // balancerFamilies returns the families for one protocol, "http" or "tcp", which is part of their names.
 func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
+	// Linkerd's dashboards use these names, so they must not change.
 	name := func(s string) string { return "outbound_" + protocol + "_balancer_" + s }
 	return balancerFamilies{
 		endpoints: m.gauges(name("endpoints"), "Endpoints of a target."),
@@ -90,16 +93,20 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string, parent P
 	if !ok {
 		return balance.Instruments{}, layer.Instruments{}
 	}
+	// An error means that target is a name. Only those have a balancer that is counted.
 	if _, err := netip.ParseAddrPort(target); err != nil {
 		m.stack(ctx, Outbound, protocol, "balance")
 	}
 	labels := func(name string, parent Parent) Labels {
 		return Labels{"dst": name}.With(m.meta("backend", name), parent.labels())
 	}
+	// The name identifies a series in the limit, so it must contain everything that differs between balancers.
 	name := strings.Join([]string{target, parent.Kind, parent.Namespace, parent.Name, parent.Port, parent.SectionName}, " ")
+	// Beyond the limit, all balancers share these anonymous labels.
 	l := m.limited(outboundBalancers, name, labels(target, parent), func(Labels) labelSet {
 		return fixed(labels("", Parent{Kind: "default"}))
 	})
+	// Several balancers may have the same labels, so the gauges are sums of shares that end with ctx.
 	states := &endpointStates{family: f.endpoints, all: f.all.lazy(l), labels: l}
 	context.AfterFunc(ctx, states.end)
 	balancer := balance.Instruments{
@@ -131,11 +138,13 @@ type endpointStates struct {
 // With returns this balancer's gauge for one state. label is the name endpoint_state and its value, as
 // package balance passes them. The gauge ends with the balancer's context.
 func (e *endpointStates) With(label ...string) metrics.Gauge {
+	// label[0] is the name "endpoint_state".
 	state := label[1]
 	s := stateShare{
 		share: &share{series: e.family.lazy(e.labels.with(Labels{"endpoint_state": state}))},
 		all:   &share{series: e.all},
 	}
+	// end subtracts all shares that are registered here.
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.shares = append(e.shares, s.share, s.all)

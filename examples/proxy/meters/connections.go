@@ -15,6 +15,7 @@ import (
 // tcpRouteFamilies contains the metrics of outbound connections by destination.
 type tcpRouteFamilies struct{ opened, closed, protocols *family[*counterValue] }
 
+// tcpRouteFamilies makes the metrics for the routes of connections.
 func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
 	return tcpRouteFamilies{
 		opened:    m.counters("outbound_tcp_route_open_total", "The number of connections opened."),
@@ -39,7 +40,9 @@ func (r *Routes) newConnections(dst string) *connections {
 	}
 	f := r.meters.tcpRoutes
 	parent := r.meters.meta("parent", dst)
+	// Beyond the limit, connections to further names share the labels of an unknown destination.
 	l := r.meters.limited(routeParents(Outbound), dst, parent, func(Labels) labelSet { return fixed(r.meters.meta("parent", "")) })
+	// A name has no address, so target_ip is empty for it.
 	ip := ""
 	if addr, err := netip.ParseAddrPort(dst); err == nil {
 		ip = addr.Addr().String()
@@ -49,11 +52,13 @@ func (r *Routes) newConnections(dst string) *connections {
 	return &connections{
 		opened: counter{f.opened.lazy(route)},
 		closed: counter{f.closed.lazy(route.with(Labels{"error": ""}))},
+		// A connection either closes normally or with an error, so one metric has two series.
 		failed: counter{f.closed.lazy(route.with(Labels{"error": unexpected}))},
 		protocols: map[Handling]counter{
 			Detected: {f.protocols.lazy(l.with(Labels{"protocol": string(Detected)}))},
 			Opaque:   {f.protocols.lazy(l.with(Labels{"protocol": string(Opaque)}))},
 		},
+		// Only destinations whose connections are detected get these series.
 		detect: sync.OnceValue(func() tcplayer.DetectInstruments { return r.meters.detect(r.direction, l) }),
 	}
 }
@@ -81,8 +86,11 @@ type handled struct {
 	handling Handling
 }
 
+// Call counts the connection by the way in which its protocol was chosen.
 func (h *handled) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+	// Inbound connections have no series.
 	if c := h.routes.current.Load().connections(); c != nil {
+		// The protocol is a label's value, so unknown values of Handling would have no series.
 		if protocol, ok := c.protocols[h.handling]; ok {
 			protocol.Add(1)
 		}
@@ -106,12 +114,14 @@ type forwarded struct {
 	routes *Routes
 }
 
+// Call counts the connection when it is opened, and its result when it ends.
 func (f *forwarded) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	c := f.routes.current.Load().connections()
 	if c == nil {
 		return f.Server.Call(ctx, conn)
 	}
 	c.opened.Add(1)
+	// Assume a failure, which then also counts if Call panics.
 	outcome := c.failed
 	defer func() { outcome.Add(1) }()
 	t, err := f.Server.Call(ctx, conn)
@@ -129,7 +139,7 @@ func (f *forwarded) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 // in outbound_tcp_detect_http_*. The labels parent_* describe the destination by the name from
 // [Routes.OnProfile], or from [Meters.Routes] before that. Inbound connections are not counted.
 func (r *Routes) Detect() tcplayer.DetectInstruments {
-	return tcplayer.DetectInstruments{Latency: detectLatency{r}, Results: detectResults{r, nil}}
+	return tcplayer.DetectInstruments{Latency: detectLatency{r}, Results: detectResults{Routes: r}}
 }
 
 // detectLatency observes how long protocol detection takes. Its labels describe the destination by
@@ -138,6 +148,7 @@ type detectLatency struct{ *Routes }
 
 func (d detectLatency) With(...string) metrics.Histogram { return d }
 
+// Observe records how long a detection took, unless the destination has no series.
 func (d detectLatency) Observe(ms float64) {
 	if c := d.current.Load().connections(); c != nil {
 		c.detect().Latency.Observe(ms)
@@ -153,6 +164,7 @@ type detectResults struct {
 
 func (d detectResults) With(label ...string) metrics.Counter { return detectResults{d.Routes, label} }
 
+// Add counts detections with the result that With has set. Without one, it counts nothing.
 func (d detectResults) Add(delta float64) {
 	if c := d.current.Load().connections(); c != nil && d.result != nil {
 		c.detect().Results.With(d.result...).Add(delta)

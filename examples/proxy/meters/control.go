@@ -51,7 +51,7 @@ func (c *controller) HandleRPC(ctx context.Context, s stats.RPCStats) {
 		if code == codes.OK && !a.Load() { // an attempt that gRPC retries ends without an error
 			code = codes.Unavailable
 		}
-		e := end{failed: layer.ClassifyGRPC(uint32(code)).IsFailure(), grpc: int8(min(code, 16))}
+		e := end{failed: layer.ClassifyGRPC(uint32(code)).IsFailure(), grpc: int8(min(code, 16))} // 16 is the last code of gRPC
 		if a.Load() {
 			e.status = okStatus
 		}

@@ -16,6 +16,7 @@ import (
 // proxy, for one direction.
 type failureFamilies struct{ http, tcp, refused *family[*counterValue] }
 
+// failureFamilies makes the metrics for errors in one direction.
 func (m *Meters) failureFamilies(d Direction) failureFamilies {
 	return failureFamilies{
 		http: permanent(m.counters(string(d)+"_http_errors_total", "Requests that the proxy answered itself, because of an error.")),
@@ -44,6 +45,7 @@ func (m *Meters) failureFamilies(d Direction) failureFamilies {
 // Cost: an indirect call for a request without an error.
 func (m *Meters) HTTPErrors(d Direction, origin func(context.Context) (netip.AddrPort, Resource)) Layer {
 	if origin == nil {
+		// Without origin, errors only have the label error.
 		origin = func(context.Context) (netip.AddrPort, Resource) { return netip.AddrPort{}, Resource{} }
 	}
 	count := m.errorsOf(m.failures[d].http, string(d)+" errors", ErrorKind)
@@ -53,6 +55,7 @@ func (m *Meters) HTTPErrors(d Direction, origin func(context.Context) (netip.Add
 // HTTPRefused returns a function for httplayer.WithRefused that counts refused requests by the
 // response's status, in the label status_code.
 func (m *Meters) HTTPRefused(d Direction) func(context.Context, httplayer.Refusal) {
+	// Each status gets its series at the first response that has it.
 	counts := newLookup(func(status int) *handle[*counterValue] {
 		return m.failures[d].refused.lazy(fixed(Labels{"status_code": statusLabel(status)}))
 	})
@@ -66,8 +69,10 @@ type failing struct {
 	origin func(context.Context) (netip.AddrPort, Resource)
 }
 
+// Call counts the request if it ends with an error.
 func (f *failing) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	rsp, err := f.Service.Call(ctx, req)
+	// Only failures need the origin, so requests without an error do not pay for it.
 	if err != nil {
 		target, server := f.origin(ctx)
 		f.count(target, server, err)
@@ -91,6 +96,7 @@ func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
 func (m *Meters) errorsOf(
 	f *family[*counterValue], limit string, kind func(error) string,
 ) func(target netip.AddrPort, server Resource, err error) {
+	// A key of values, not labels, finds the series of a repeated error without building its labels again.
 	type key struct {
 		target netip.AddrPort
 		server Resource
@@ -98,6 +104,7 @@ func (m *Meters) errorsOf(
 	}
 	counts := newLookup(func(k key) *handle[*counterValue] {
 		labels := Labels{"error": k.kind}
+		// Without a destination, the labels are few and need no limit.
 		if !k.target.IsValid() {
 			return f.lazy(fixed(labels))
 		}
@@ -105,9 +112,11 @@ func (m *Meters) errorsOf(
 		if k.server.Kind != "" {
 			series = series.With(Server(k.server, k.target))
 		}
+		// Beyond the limit, only the kind of error is counted.
 		return f.lazy(m.limited(limit, series.key(), series, func(Labels) labelSet { return fixed(labels) }))
 	})
 	return func(target netip.AddrPort, server Resource, err error) {
+		// Linkerd's proxy counts neither of these as errors of the proxy.
 		if err == nil || isDenied(err) || isCanceled(err) {
 			return
 		}
@@ -126,6 +135,7 @@ func ErrorKind(err error) string {
 	var kind interface{ ErrorKind() string }
 	var identity *httplayer.IdentityError
 	var status *httplayer.StatusError
+	// The order matters: the specific kinds come first, because tcplayer.ErrorKind only knows connections.
 	switch {
 	case errors.As(err, &kind):
 		return kind.ErrorKind()

@@ -31,17 +31,20 @@ func (m *Meters) Handler() http.Handler {
 			http.Error(w, "too many scrapes at a time", http.StatusServiceUnavailable)
 			return
 		}
+		// The handler is always asked for plain text. Compression is done here.
 		plain := r.Clone(r.Context())
 		plain.Header.Del("Accept")
 		rsp := &response{ResponseWriter: w, body: w}
 		w.Header().Set("Vary", "Accept-Encoding")
 		if acceptsGzip(r.Header) {
+			// Close writes the end of the compressed body, after the last line.
 			zip := gzip.NewWriter(w)
 			defer zip.Close()
 			w.Header().Set("Content-Encoding", "gzip")
 			rsp.body = zip
 		}
 		text.ServeHTTP(rsp, plain)
+		// OpenMetrics ends with this line, so a client can tell a complete response from one that was cut off.
 		_, _ = io.WriteString(rsp, "# EOF\n")
 	})
 }
@@ -53,9 +56,11 @@ func acceptsGzip(h http.Header) bool {
 	for entry := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
 		coding, quality, _ := strings.Cut(entry, ";")
 		q, err := strconv.ParseFloat(strings.TrimPrefix(strings.TrimSpace(quality), "q="), 64)
+		// An entry without a quality, or with one above 0, allows the coding.
 		accepted := quality == "" || err == nil && q > 0
 		switch coding = strings.TrimSpace(coding); {
 		case strings.EqualFold(coding, "gzip"):
+			// gzip itself decides, even if "*" says otherwise.
 			return accepted
 		case coding == "*":
 			acceptsAny = accepted

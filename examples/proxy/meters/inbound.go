@@ -16,12 +16,14 @@ import (
 // authzFamilies contains the metrics of policy decisions for HTTP or TCP, by outcome.
 type authzFamilies map[Outcome]*family[*counterValue]
 
+// authzFamilies makes the metrics for the decisions of policies. protocol is "http" or "tcp".
 func (m *Meters) authzFamilies(protocol string) authzFamilies {
 	name := "inbound_" + protocol
 	f := authzFamilies{
 		Allowed: m.counters(name+"_authz_allow_total", "Requests or connections that a policy allowed."),
 		Denied:  m.counters(name+"_authz_deny_total", "Requests or connections that a policy denied."),
 	}
+	// Requests are checked one by one, so only connections can be closed by a change.
 	if protocol == "tcp" {
 		f[Terminated] = m.counters(name+"_authz_terminate_total", "Connections that a changed policy closed.")
 		return f
@@ -88,15 +90,19 @@ func (m *Meters) Authz(protocol string) func(Decision) {
 	if !ok {
 		return nil
 	}
+	// The labels are built once for each different decision.
 	counts := newLookup(func(d Decision) *handle[*counterValue] {
 		if d.Permit == nil {
 			d.Permit = new(Permit)
 		}
+		// Which resources become labels depends on the outcome: the rule only if it permitted, the limit only if it
+		// rejected.
 		route := Labels{}
 		if protocol == "http" && (d.Outcome == Allowed || d.Outcome == Denied) {
 			route = d.Permit.Route.labels("route")
 		}
 		labels := Server(d.Permit.Server, d.Target).With(route).With(Target(d.Target)).With(d.Client.Labels())
+		// Clients choose ports and identities. Beyond the limit, decisions are counted without them.
 		rest := Server(d.Permit.Server, netip.AddrPort{}).With(route).With(d.Client.anonymous().Labels())
 		l := m.limited("authz "+protocol, labels.key(), labels, func(Labels) labelSet { return fixed(rest) })
 		switch d.Outcome {
@@ -138,6 +144,7 @@ func (m *Meters) TransportHeaders() func(h tcplayer.TransportHeader, clientID st
 		clientID string
 	}
 	counts := newLookup(func(k key) *handle[*counterValue] {
+		// An opaque connection is in neither entry and has the empty protocol.
 		names := map[tcplayer.Protocol]string{tcplayer.HTTP1: "http/1", tcplayer.HTTP2: "http/2"}
 		protocol := Labels{"session_protocol": names[k.header.Protocol]}
 		labels := protocol.With(Labels{
@@ -155,6 +162,7 @@ type inboundRouteFamilies struct {
 	request, response  *family[*histogramValue]
 }
 
+// inboundRouteFamilies makes the metrics for the routes of inbound policies.
 func (m *Meters) inboundRouteFamilies() inboundRouteFamilies {
 	const name = "inbound_http_"
 	return inboundRouteFamilies{
@@ -188,9 +196,12 @@ func (m *Meters) InboundRoute(p Permit, target netip.AddrPort) Layer {
 	rest := p.Server.labels("parent").With(p.Route.labels("route"))
 	port := strconv.Itoa(int(target.Port()))
 	f := m.inboundRoutes
+	// Clients may choose the port. Beyond the limit, requests are counted without it.
 	l := m.limited("inbound ports", port+rest.key(), rest.With(Labels{"parent_port": port}), func(Labels) labelSet { return fixed(rest) })
+	// eager series are exported with the value 0, so that a rate is correct from the first request on.
 	s := &inboundRoute{
 		requests: f.requests.eager(l), request: f.request.eager(l), response: f.response.eager(l),
+		// A status is only exported after a response had it.
 		statuses: newByLabel(func(status int) *handle[*counterValue] {
 			return f.statuses.lazy(l.with(Labels{"status": statusLabel(status)}))
 		}),
@@ -260,6 +271,8 @@ func (*inboundExchange) Data(int) {}
 func (e *inboundExchange) End(error) {
 	duration := time.Since(e.start)
 	e.request.get().Observe(duration.Seconds())
+	// The response's time counts from the end of the request's body, if that has ended. Clocks may step, so it is
+	// limited to the whole duration.
 	if sent := e.sent.time.Load(); sent != 0 {
 		duration = max(0, min(duration, time.Since(time.Unix(0, sent))))
 	}

@@ -13,6 +13,7 @@ type counter struct{ *handle[*counterValue] }
 
 func (c counter) With(...string) metrics.Counter { return c }
 
+// Add adds delta. An addition of 0 does not create the series.
 func (c counter) Add(delta float64) {
 	if delta != 0 {
 		c.get().Add(delta)
@@ -25,6 +26,7 @@ type gauge struct{ *handle[*gaugeValue] }
 func (g gauge) With(...string) metrics.Gauge { return g }
 func (g gauge) Set(value float64)            { g.get().Set(value) }
 
+// Add adds delta. An addition of 0 does not create the series.
 func (g gauge) Add(delta float64) {
 	if delta != 0 {
 		g.get().Add(delta)
@@ -86,7 +88,7 @@ type share struct {
 
 	mu    sync.Mutex
 	value float64
-	ended bool
+	ended bool // the owner has ended, so it adds nothing more
 }
 
 func (s *share) With(...string) metrics.Gauge { return s }
@@ -98,6 +100,7 @@ func (s *share) Set(value float64) {
 	s.add(value - s.value)
 }
 
+// Add adds delta to this share of the series.
 func (s *share) Add(delta float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,6 +109,7 @@ func (s *share) Add(delta float64) {
 
 // add adds delta to the share and the gauge. The caller must hold s.mu.
 func (s *share) add(delta float64) {
+	// After end, the owner's late writes would otherwise stay in the gauge forever.
 	if !s.ended && delta != 0 {
 		s.series.get().Add(delta)
 		s.value += delta
@@ -117,6 +121,7 @@ func (s *share) add(delta float64) {
 func (s *share) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// bound is nil if nothing was ever written, and the series must not be created now.
 	if series := s.series.bound.Load(); series != nil && s.value != 0 {
 		series.value.Add(-s.value)
 	}

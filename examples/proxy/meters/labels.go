@@ -28,6 +28,7 @@ type Labels map[string]string
 
 // With returns the labels in l and more. If a label occurs several times, the last value wins.
 func (l Labels) With(more ...Labels) Labels {
+	// Make the map large enough for everything, because this runs for each new series.
 	n := len(l)
 	for _, m := range more {
 		n += len(m)
@@ -73,6 +74,7 @@ func ClientTLS(id string) Labels { return Labels{"tls": "true", "client_id": id}
 // NoTLS returns the labels for a cleartext connection. reason tells why it does not use TLS, such
 // as "disabled", "loopback", "not_provided_by_service_discovery" or "no_tls_from_remote".
 func NoTLS(reason string) Labels {
+	// "disabled" is a choice of the user, and not an identity that is missing.
 	if reason == "disabled" {
 		return Labels{"tls": reason}
 	}
@@ -82,6 +84,7 @@ func NoTLS(reason string) Labels {
 // clean returns l with names that Prometheus allows and with values in valid UTF-8.
 func (l Labels) clean() Labels {
 	cleaned := make(Labels, len(l))
+	// Two names may become equal when they are cleaned. Sorting makes the same one win each time.
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		cleaned[cleanName(name)] = strings.ToValidUTF8(l[name], "\uFFFD")
 	}
@@ -114,9 +117,11 @@ func (l Labels) key() string {
 	isClean := true
 	for name, value := range l {
 		names = append(names, name)
+		// The separator is a zero byte, and 255 stands for the digits of a value's length.
 		size += len(name) + len(value) + len("\x00255\x00")
 		isClean = isClean && cleanName(name) == name && utf8.ValidString(value)
 	}
+	// Clean only if necessary: it copies the labels.
 	if !isClean {
 		return l.clean().key()
 	}
@@ -134,6 +139,7 @@ func (l Labels) key() string {
 func labelPairs(key string) []*dto.LabelPair {
 	pairs := make([]*dto.LabelPair, 0, strings.Count(key, "\x00")/2)
 	for key != "" {
+		// The format is name, zero byte, length of the value, zero byte, value.
 		name, rest, _ := strings.Cut(key, "\x00")
 		length, rest, _ := strings.Cut(rest, "\x00")
 		n, _ := strconv.Atoi(length)
@@ -167,7 +173,9 @@ func (m *Meters) meta(prefix, authority string) Labels {
 	name := host
 	kind := "default"
 	var group, namespace string
+	// An IPv4 address has dots as well, but is no Service.
 	_, notAddr := netip.ParseAddr(host)
+	// SplitN leaves the whole domain in the third part.
 	if parts := strings.SplitN(host, ".", 3); notAddr != nil && len(parts) > 2 && m.isCluster(parts[2]) {
 		name = parts[0]
 		namespace = parts[1]

@@ -78,6 +78,7 @@ func New(c Config) *Meters {
 	if len(m.services) == 0 {
 		m.services = []string{"svc.cluster.local"}
 	}
+	// Otherwise the first write would sweep at once.
 	m.lastSweep.Store(time.Now().UnixNano())
 	m.requests = m.requestFamilies("")
 	m.control = m.requestFamilies("control_")

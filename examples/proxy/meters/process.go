@@ -16,6 +16,7 @@ import (
 // addProcess adds metrics about the process, the Go runtime and the build. version replaces the
 // version that the Go toolchain recorded, unless it is empty.
 func (m *Meters) addProcess(version string) {
+	// The process has just started when New is called.
 	start := time.Now()
 	m.registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -28,6 +29,7 @@ func (m *Meters) addProcess(version string) {
 			Name: "process_threads", Help: "Number of OS threads in the process.",
 		}, threads),
 	)
+	// The information is in the labels. The value 1 is the convention for such metrics.
 	permanent(m.gauges("proxy_build_info", "Proxy build info")).eager(fixed(buildInfo(version))).get().Set(1)
 }
 
@@ -50,6 +52,7 @@ func (m *Meters) CountDropped(log string, dropped func() uint64) {
 // CountSpans exports counts' results in the metrics of linkerd's proxy and in
 // opentelemetry_spans_lost_total. Call it at most once.
 func (m *Meters) CountSpans(counts func() spans.Counts) {
+	// The numbers belong to the exporter, so they are read when a client scrapes, not counted twice.
 	export := func(name, reason, help string, count func(spans.Counts) uint64) {
 		opts := prometheus.CounterOpts{Name: name, Help: help}
 		if reason != "" {
@@ -70,6 +73,7 @@ func (m *Meters) CountSpans(counts func() spans.Counts) {
 // version replaces the recorded version, unless it is empty.
 func buildInfo(version string) Labels {
 	labels := Labels{"version": version, "vendor": "gotower"}
+	// Programs that were built without modules have no build information.
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return labels
@@ -78,6 +82,7 @@ func buildInfo(version string) Labels {
 	if version == "" {
 		labels["version"] = info.Main.Version
 	}
+	// The toolchain records these settings if the build had a repository.
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":
@@ -98,6 +103,7 @@ type certificates struct {
 	refreshes *family[*counterValue]
 }
 
+// certificates makes the metrics for the proxy's own certificate.
 func (m *Meters) certificates() certificates {
 	return certificates{
 		expires: permanent(m.gauges("control_identity_cert_expiration_timestamp_seconds",
@@ -113,6 +119,7 @@ func (m *Meters) certificates() certificates {
 // received, in seconds since 1970, and the number of requests for one, with the label result="ok"
 // or "error". They are exported only after this call.
 func (m *Meters) Identity() identity.Instruments {
+	// Both results are exported from the start, so that an alert on errors can compute a rate.
 	refreshes := func(result string) counter { return counter{m.certs.refreshes.eager(fixed(Labels{"result": result}))} }
 	return identity.Instruments{
 		Expiration: gauge{m.certs.expires.eager(fixed(nil))},
@@ -127,6 +134,7 @@ func (m *Meters) Identity() identity.Instruments {
 // proxy does not poll services.
 type stackFamilies struct{ created, dropped *family[*counterValue] }
 
+// stackFamilies makes the metrics for the services that were made and dropped.
 func (m *Meters) stackFamilies() stackFamilies {
 	return stackFamilies{
 		created: permanent(m.counters("stack_create_total", "Total number of services created")),

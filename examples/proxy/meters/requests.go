@@ -16,20 +16,23 @@ import (
 // Layer is a layer for HTTP requests.
 type Layer = layer.Layer[*http.Request, *http.Response]
 
-// measured is what all layers for HTTP requests have in common.
+// measured contains what all layers for HTTP requests share: they wrap one Service, and [layer.Describe] shows them
+// as "metrics".
 type measured struct{ httplayer.Service }
 
 func (m measured) Next() httplayer.Service { return m.Service }
 
 func (measured) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// requestFamilies contains the metrics of requests to endpoints or to controllers.
+// requestFamilies contains the metrics of requests to endpoints or to controllers. Each field is a metric with all
+// its series; [Meters.requestFamilies] tells what each of them counts.
 type requestFamilies struct {
 	requests, responses, rejections *family[*counterValue]
 	inFlight                        *family[*gaugeValue]
 	latency                         *family[*histogramValue]
 }
 
+// requestFamilies makes the metrics for requests. prefix is the beginning of their names.
 func (m *Meters) requestFamilies(prefix string) requestFamilies {
 	return requestFamilies{
 		requests:   m.counters(prefix+"request_total", "Total count of HTTP requests."),
@@ -76,11 +79,14 @@ type endpoint struct {
 	*endpointSeries
 }
 
+// Call counts the request and its response. The response counts when its body ends.
 func (e *endpoint) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	// The pool saves an allocation per request. s belongs to this request until release.
 	s := samples.Get().(*sample) //nolint:errcheck,forcetypeassert // see samples
 	*s = sample{endpointSeries: e.endpointSeries, ctx: ctx, start: e.now()}
 	e.inFlight.get().Inc()
 	returned := false
+	// If Call panics, the request must still leave requests_in_flight.
 	defer func() {
 		if !returned { // a panic, or Goexit
 			e.requests.get().Inc()
@@ -92,9 +98,12 @@ func (e *endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	switch {
 	case err == nil:
 		e.requests.get().Inc()
+		// The headers are read now, because outer layers may change them before the body ends.
 		s.rsp = rsp
 		s.head = grpcHeadOf(rsp)
+		// s is now the body's observer, and counts the request when the body ends.
 		return httplayer.Completion(ctx, rsp, s), nil
+	// Nothing was sent, so the request only counts as a rejection, and not in request_total.
 	case errors.Is(err, layer.ErrNotReady):
 		e.rejections.get().Inc()
 		e.inFlight.get().Add(-1)
@@ -102,6 +111,7 @@ func (e *endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	default:
 		e.requests.get().Inc()
 		end := endOf(ctx, nil, grpcHead{}, err)
+		// A gRPC client that left has the status CANCELLED, as linkerd's proxy reports it.
 		if end.status == httplayer.StatusClientClosedRequest && isGRPC(req) {
 			end.grpc = grpcCanceled
 		}
@@ -110,8 +120,10 @@ func (e *endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	return rsp, err
 }
 
+// grpcCanceled is the gRPC status CANCELLED.
 const grpcCanceled = 1
 
+// isGRPC reports whether req's content type is that of gRPC.
 func isGRPC(req *http.Request) bool {
 	return strings.HasPrefix(req.Header.Get("Content-Type"), "application/grpc")
 }
@@ -123,7 +135,7 @@ type sample struct {
 	ctx   context.Context //nolint:containedctx // the request's, to tell a canceled request from a failed endpoint
 	rsp   *http.Response
 	head  grpcHead
-	start time.Duration
+	start time.Duration // when the request arrived, by endpointSeries.now
 }
 
 func (s *sample) Data(int) {}
@@ -134,6 +146,7 @@ func (s *sample) End(err error) { s.done(endOf(s.ctx, s.rsp, s.head, err)) }
 func (s *sample) done(e end) {
 	s.inFlight.get().Add(-1)
 	b := s.endpointSeries.responses.get(e)
+	// The unit is milliseconds, as the metric's name says.
 	b.latency.get().Observe(float64(s.now()-s.start) / float64(time.Millisecond))
 	b.responses.get().Inc()
 	s.release()
@@ -157,6 +170,7 @@ type end struct {
 // endOf returns how a request ended. rsp is nil if there was no response. err is the error of the
 // request or its response body, or nil. head contains the gRPC status from the response headers.
 func endOf(ctx context.Context, rsp *http.Response, head grpcHead, err error) end {
+	// The body has ended without an error only if err is nil.
 	class := layer.Classifier[*http.Response](httplayer.Classify).Classify(ctx, layer.Outcome[*http.Response]{
 		Response: rsp, Err: err, Ended: err == nil,
 	})
@@ -165,8 +179,10 @@ func endOf(ctx context.Context, rsp *http.Response, head grpcHead, err error) en
 		e.status = httpStatus(rsp.StatusCode)
 		e.grpc = head.status(rsp, err == nil)
 	} else if status, _ := httplayer.StatusFromError(err); status == httplayer.StatusClientClosedRequest {
+		// A client that left gets no response, but linkerd's proxy reports 499 for it.
 		e.status = status
 	}
+	// Neither a canceled request nor a body that the client did not want is an error.
 	if err != nil && class != layer.Ignorable && !errors.Is(err, layer.ErrBodyClosedEarly) {
 		e.err = ErrorKind(err)
 	}
@@ -212,7 +228,7 @@ func grpcHeadOf(rsp *http.Response) grpcHead {
 	if kind := rsp.Header["Content-Type"]; len(kind) == 0 || !strings.HasPrefix(kind[0], "application/grpc") {
 		return grpcHead{}
 	}
-	return grpcHead{true, rsp.Header.Get("Grpc-Status")}
+	return grpcHead{isGRPC: true, text: rsp.Header.Get("Grpc-Status")}
 }
 
 // status returns rsp's gRPC status, or -1 if it has none. If ended is true, the body ended without
@@ -267,6 +283,7 @@ type endpointSeries struct {
 	responses  *byLabel[end, responseSeries]
 }
 
+// responseSeries contains the series for responses that ended in the same way.
 type responseSeries struct {
 	responses *handle[*counterValue]
 	latency   *handle[*histogramValue]
@@ -277,6 +294,8 @@ func newEndpointSeries(f requestFamilies, l labelSet) *endpointSeries {
 	return &endpointSeries{
 		clock: newClock(), requests: f.requests.lazy(l), rejections: f.rejections.lazy(l), inFlight: f.inFlight.lazy(l),
 		responses: newByLabel(func(e end) responseSeries {
+			// The latency has fewer labels than the number of responses, because each of its series has many
+			// buckets.
 			status := Labels{}
 			if e.status != 0 {
 				status["status_code"] = statusLabel(e.status)

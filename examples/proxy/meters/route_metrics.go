@@ -19,6 +19,7 @@ type routeFamilies struct {
 	retryable, expired  *family[*counterValue]
 }
 
+// routeFamilies makes the metrics for the routes of ServiceProfiles.
 func (m *Meters) routeFamilies() routeFamilies {
 	return routeFamilies{
 		requests:         m.counters("route_request_total", "Total count of HTTP requests."),
@@ -41,6 +42,7 @@ func (m *Meters) routeFamilies() routeFamilies {
 // get series of their own. All others share series with an empty dst and without rt_*.
 func (m *Meters) Route(d Direction, dst, route string, labels map[string]string) (requests, attempts layer.Instruments) {
 	f := m.routes
+	// Destinations beyond the limit share series without a name and without the route's labels.
 	rest := Labels{"direction": string(d), "dst": ""}
 	routeLabels := rest.With(Labels{"dst": dst})
 	if route != "" {
@@ -49,11 +51,14 @@ func (m *Meters) Route(d Direction, dst, route string, labels map[string]string)
 	l := m.limited(routeParents(d), dst, routeLabels.With(Prefixed("rt", labels)), func(Labels) labelSet { return fixed(rest) })
 	success := l.with(Labels{"classification": "success"})
 	failure := l.with(Labels{"classification": "failure"})
+	// The counters of this route share pending, so that an expired timeout meets its failure, see timeoutFailures.
 	t := timeoutFailures{
+		// eager series are exported from the start with 0. The rarer ones appear with their first write.
 		failures: counter{f.responses.eager(failure)},
 		timeouts: counter{f.responses.lazy(failure.with(Labels{"error": "timeout"}))},
 		pending:  new(atomic.Int64),
 	}
+	// count is a variable of its own because a rejected request also counts as a request.
 	count := counter{f.requests.eager(l)}
 	successes := counter{f.responses.lazy(success)}
 	requests = layer.Instruments{
@@ -65,6 +70,7 @@ func (m *Meters) Route(d Direction, dst, route string, labels map[string]string)
 		RetriesSkipped: skipReasons{newLabelled(f.retryable, l, "skipped")},
 		Timeouts:       limits{newLabelled(f.expired, l, "limit"), t.pending},
 	}
+	// Attempts count separately: one request may need several.
 	count = counter{f.attempts.eager(l)}
 	answered := counter{f.attemptResponses.lazy(success)}
 	failures := counter{f.attemptResponses.lazy(failure)}
@@ -84,6 +90,7 @@ func routeParents(d Direction) string { return string(d) + " parents" }
 // "no_budget" in linkerd's proxy.
 type skipReasons struct{ labelled }
 
+// With returns the counter for a reason. It has the name that linkerd uses.
 func (s skipReasons) With(label ...string) metrics.Counter {
 	if label[1] == "budget" {
 		return s.labelled.With(label[0], "no_budget")
@@ -95,6 +102,7 @@ func (s skipReasons) With(label ...string) metrics.Counter {
 // a request that its caller canceled is not a failure but ignorable.
 type classes struct{ successes, ignored, failures metrics.Counter }
 
+// With returns the counter for a class of responses. label[1] is the class.
 func (c classes) With(label ...string) metrics.Counter {
 	switch label[1] {
 	case layer.Success.String():
@@ -118,8 +126,10 @@ type timeoutFailures struct {
 
 func (t timeoutFailures) With(...string) metrics.Counter { return t }
 
+// Add counts a failed response, or a timeout if one has expired for this request.
 func (t timeoutFailures) Add(delta float64) {
 	switch {
+	// A go-kit counter may be called with 0, which must not consume a pending timeout.
 	case delta == 0:
 	case take(t.pending):
 		t.timeouts.Add(delta)
@@ -136,7 +146,9 @@ type ignored struct {
 	pending *atomic.Int64
 }
 
+// Add counts an ignored response, for which a timeout does not count.
 func (i ignored) Add(delta float64) {
+	// A go-kit counter may be called with 0, which must not consume a pending timeout.
 	if delta != 0 {
 		take(i.pending)
 	}
@@ -145,6 +157,7 @@ func (i ignored) Add(delta float64) {
 
 // take decrements pending and returns true, or returns false if pending is 0.
 func take(pending *atomic.Int64) bool {
+	// Retry until no other goroutine has changed pending in between.
 	for n := pending.Load(); n > 0; n = pending.Load() {
 		if pending.CompareAndSwap(n, n-1) {
 			return true
@@ -161,7 +174,9 @@ type limits struct {
 	pending *atomic.Int64
 }
 
+// With returns the counter for a kind of timeout. label[1] is the kind.
 func (l limits) With(label ...string) metrics.Counter {
+	// Only these limits fail the whole request. An attempt's timeout may be followed by another attempt.
 	if label[1] == "response_header" || label[1] == "total" {
 		return multi.NewCounter(l.labelled.With(label...), pendingTimeout{l.pending})
 	}
@@ -178,6 +193,7 @@ func (e pendingTimeout) Add(delta float64)              { e.pending.Add(int64(de
 // retryFamilies contains the metrics of routes' retries.
 type retryFamilies struct{ requests, successes, limited, overflow *family[*counterValue] }
 
+// retryFamilies makes the metrics for retries. prefix is the beginning of their names.
 func (m *Meters) retryFamilies(prefix string) retryFamilies {
 	return retryFamilies{
 		requests:  m.counters(prefix+"requests_total", "Retry requests emitted."),
@@ -212,8 +228,10 @@ type skippedRetries struct {
 	retries *retries
 }
 
+// With returns the counter for retries that were not sent. label[1] is the reason.
 func (s skippedRetries) With(label ...string) metrics.Counter {
 	c := s.Counter.With(label...)
+	// The layer passes the reason as the label's value.
 	switch label[1] {
 	case "attempts":
 		return multi.NewCounter(c, s.retries.limited)

@@ -78,6 +78,7 @@ func (r *Routes) OnProfile(dst string, p *profiles.Profile) {
 	if p.Policy != nil {
 		d.parent = p.Policy.Labels
 	}
+	// Requests that have begun keep counting in the previous destination.
 	r.current.Store(d)
 }
 
@@ -94,6 +95,7 @@ func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instru
 	if route.Backends == nil { // a policy's routes have their own
 		requests, attempts = r.meters.Route(r.direction, r.current.Load().dst, route.Name, route.Labels)
 	} else {
+		// These are called without a check for nil, so they need counters that discard.
 		requests.RetriesSkipped = discard.NewCounter()
 		requests.Retries = discard.NewCounter()
 	}
@@ -115,6 +117,7 @@ func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instru
 // Errors: forwarded. A rejection has the label error="FAIL_FAST" or error="LOAD_SHED". Outer layers
 // must not send rejected requests again, because each rejection counts as a request.
 func (r *Routes) PerRoute(route profiles.Route, next httplayer.Service) httplayer.Service {
+	// backend only counts attempts if some route may be retried.
 	if route.MayRetry() {
 		r.retries.Store(true)
 	}
@@ -136,16 +139,20 @@ type routeSeries struct {
 
 // streamsOf returns the series for req's host.
 func (s *routeSeries) streamsOf(req *http.Request) *streams {
+	// Without HostnameLabels, all hosts share the series.
 	if s.byHost == nil {
 		return s.streams
 	}
 	host := req.Host
+	// The label has no port, and req.Host is only cut if it has one.
 	if name, _, found := authority.CutPort(host); found {
 		host = name
 	}
+	// Addresses and invalid names would make many series for clients that scan, so they have none of their own.
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || !authority.Valid(host) {
 		return s.streams
 	}
+	// Host names are not case-sensitive, and a final dot does not change them.
 	return s.byHost.get(strings.ToLower(strings.TrimSuffix(host, ".")))
 }
 
@@ -155,6 +162,7 @@ func (r *Routes) route(route profiles.Route) *routeSeries {
 	d := r.current.Load()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	// A profile may have several routes without a name, which differ only in their labels.
 	key := route.Name + "\x00" + Labels(route.Labels).key()
 	s := d.routes[key]
 	if s == nil {
@@ -162,11 +170,13 @@ func (r *Routes) route(route profiles.Route) *routeSeries {
 		labels := r.labels(d, routeMeta(route.Name, route.Labels), hostname(), hostname)
 		s = &routeSeries{
 			streams: newStreams(families.requests, labels),
+			// Most routes are never retried, so their series are made on demand.
 			retries: sync.OnceValue(func() *retries { return families.retries.eager(labels) }),
 		}
 		if r.meters.hostnames && r.direction == Outbound {
 			s.byHost = newByLabel(func(host string) *streams {
 				hostLabels := r.parentLabels(d).With(routeMeta(route.Name, route.Labels), Labels{"hostname": host})
+				// Beyond the limit, further hosts share labels, the series without a hostname.
 				limited := r.meters.limited("hosts of routes", d.dst+" "+key+" "+host, hostLabels, func(Labels) labelSet { return labels })
 				return newStreams(families.requests, limited)
 			})
@@ -183,6 +193,7 @@ func hostname() Labels { return Labels{"hostname": ""} }
 // Destinations beyond [Meters.Routes]'s limit share series with an empty parent_name, the default
 // route's labels, and rest's labels instead of more.
 func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) labelSet {
+	// The destination is the name that is limited: all of its routes are in or out together.
 	return r.meters.limited(routeParents(r.direction), d.dst,
 		r.parentLabels(d).With(route, more), func(Labels) labelSet {
 			return fixed(r.meters.meta("parent", "").With(routeMeta("", nil), rest()))
@@ -204,10 +215,13 @@ type routeMeter struct {
 	retryable bool
 }
 
+// Call counts the request for its route and, if the route has retries, also the retries.
 func (m *routeMeter) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	// Only retryable routes pay for a context value that counts attempts.
 	if !m.retryable {
 		return m.route.streamsOf(req).call(ctx, m.Service, req, nil)
 	}
+	// Backends find a in the context, and count each attempt in it.
 	a := &attempts{route: m.route}
 	return m.route.streamsOf(req).call(reqctx.WithValue(ctx, attemptsKey{}, a), m.Service, req, a)
 }
@@ -251,10 +265,13 @@ type backendSeries struct {
 	requests counter
 }
 
+// Call counts the request for its route and this backend.
 func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	// The router has put the route into the context.
 	series := b.series(layer.RouteFromContext(ctx))
 	series.requests.Add(1)
 	rsp, err := series.streams.call(ctx, b.Service, req, nil)
+	// A backend that was not ready has not received the request, so it is no attempt.
 	if b.routes.retries.Load() && !errors.Is(err, layer.ErrNotReady) {
 		if a, ok := ctx.Value(attemptsKey{}).(*attempts); ok {
 			a.sent.Add(1)
@@ -268,6 +285,8 @@ func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, 
 func (b *backend) series(route *layer.Route) backendSeries {
 	current := b.current.Load()
 	d := b.routes.current.Load()
+	// A new profile has replaced the destination, so the cached series have old labels. Two goroutines may both
+	// build new ones, which is harmless.
 	if current == nil || current.destination != d {
 		current = &backendRoutes{d, newByLabel(func(route *layer.Route) backendSeries { return b.newSeries(d, route) })}
 		b.current.Store(current)
@@ -275,16 +294,20 @@ func (b *backend) series(route *layer.Route) backendSeries {
 	return current.routes.get(route)
 }
 
+// newSeries returns the series for a route of this backend. route is nil if the request has none.
 func (b *backend) newSeries(d *destination, route *layer.Route) backendSeries {
 	m := b.routes.meters
+	// Requests without a route count for the default route.
 	meta := routeMeta("", nil)
 	if route != nil {
 		meta = routeMeta(route.Name, route.Labels)
 	}
 	backendLabels := b.labels
+	// Without a policy, the backend's labels are derived from its name.
 	if backendLabels == nil {
 		backendLabels = m.meta("backend", b.authority)
 	}
+	// Destinations beyond the limit share series that do not name the backend.
 	l := b.routes.labels(d, meta, backendLabels, func() Labels { return m.meta("backend", "") })
 	f := m.familiesOf(meta)
 	return backendSeries{newStreams(f.responses, l), counter{f.sent.lazy(l)}}
@@ -306,6 +329,7 @@ type httpRouteFamilies struct {
 	retries             retryFamilies
 }
 
+// httpRouteFamilies makes the metrics for routes. protocol is "http" or "grpc".
 func (m *Meters) httpRouteFamilies(protocol string) httpRouteFamilies {
 	name := "outbound_" + protocol + "_route_"
 	backend := name + "backend_"

@@ -13,7 +13,7 @@ import (
 )
 
 // family contains all series of one metric, which may have different label names. Prometheus
-// requires the same names from a checked collector, so this one is unchecked.
+// requires the same names from a checked collector, so a family is an unchecked one.
 //
 // A series expires when [Config].RetainIdle has passed since its last write, unless it is a gauge
 // that is not 0 or belongs to a permanent family.
@@ -49,6 +49,7 @@ func (s *series[V]) Desc() *prometheus.Desc { return s.desc }
 
 // Write implements [prometheus.Metric].
 func (s *series[V]) Write(metric *dto.Metric) error {
+	// Prometheus requires sorted labels. The two parts are only sorted by themselves.
 	labels := append(labelPairs(s.labels.base), labelPairs(s.labels.more)...)
 	slices.SortFunc(labels, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
 	metric.Label = labels
@@ -83,6 +84,7 @@ type handle[V value] struct {
 // the series may have expired since the last one.
 func (h *handle[V]) get() V {
 	s := h.bound.Load()
+	// use fails if the series has expired since. Then bind another one, which may expire too.
 	for s == nil || !s.use() {
 		s = h.family.bind(h.labels)
 		h.bound.Store(s)
@@ -106,7 +108,9 @@ func (f *family[V]) eager(l labelSet) *handle[V] {
 // limit gets the series that all such names share.
 func (f *family[V]) bind(l labelSet) *series[V] {
 	f.meters.sweepIfDue()
+	// overflow tells that l's own name has no series, but shares that of all names beyond the limit.
 	overflow := false
+	// The labels that replace l may themselves contain a limited name, so this repeats until one has room.
 	for l.limit != nil && !l.limit.take(l.name) {
 		l.baseLabels = l.beyondLimit()
 		overflow = true
@@ -116,15 +120,18 @@ func (f *family[V]) bind(l labelSet) *series[V] {
 	defer f.mu.Unlock()
 	s := f.series[key]
 	switch {
+	// This is the first write since the series was made or expired.
 	case s == nil:
 		s = &series[V]{desc: f.desc, labels: key, value: f.create(), overflow: overflow}
 		if l.limit != nil {
 			s.named = l.baseLabels
 		}
 		f.series[key] = s
+	// take has counted another series, but it already exists.
 	case l.limit != nil:
 		l.limit.release(l.name) // the series already holds the name
 	}
+	// A new series must not expire before its first write.
 	s.state.Store(written)
 	return s
 }
@@ -136,15 +143,19 @@ func (f *family[V]) sweep(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for key, s := range f.series {
+		// The order matters: a series that was written since the last sweep stays, whatever else holds.
 		switch {
 		case s.state.CompareAndSwap(written, quiet):
 			s.quietSince = now
 			if s.overflow && !isGauge(s.value) {
+				// The copy shares the value, so no count is lost. Handles of the old series must bind again.
 				next := &series[V]{desc: s.desc, labels: key, value: s.value, quietSince: now, overflow: true, named: s.named}
 				s.state.Store(expired)
 				f.series[key] = next
 			}
+		// These do not expire yet. isOpen protects gauges that will still be decreased.
 		case f.permanent, now.Sub(s.quietSince) < f.meters.retain, isOpen(s.value):
+		// The swap fails if a writer was faster. Then the series stays.
 		case s.state.CompareAndSwap(quiet, expired):
 			delete(f.series, key)
 			if s.named != nil {
@@ -159,7 +170,9 @@ func (f *family[V]) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements [prometheus.Collector].
 func (f *family[V]) Collect(metrics chan<- prometheus.Metric) {
+	// A scrape is a good time to expire series.
 	f.sweep(time.Now())
+	// Copy under the lock, because the receiver may be slow.
 	f.mu.Lock()
 	snapshot := slices.Collect(maps.Values(f.series))
 	f.mu.Unlock()
@@ -200,6 +213,7 @@ func permanent[V value](f *family[V]) *family[V] {
 func (m *Meters) sweepIfDue() {
 	now := time.Now()
 	last := m.lastSweep.Load()
+	// CompareAndSwap lets only one of several goroutines sweep.
 	if now.UnixNano()-last < int64(m.retain/8) || !m.lastSweep.CompareAndSwap(last, now.UnixNano()) {
 		return
 	}
@@ -227,6 +241,7 @@ type baseLabels struct {
 
 // beyondLimit returns the labels that replace b beyond the limit.
 func (b *baseLabels) beyondLimit() *baseLabels {
+	// Two goroutines may both call rest, whose results are equal.
 	rest := b.restCache.Load()
 	if rest == nil {
 		rest = b.rest(labelsOf(b.labels)).baseLabels
@@ -248,6 +263,7 @@ func (m *Meters) limited(kind, name string, labels Labels, rest func(Labels) lab
 	if limit == nil {
 		limit = &names{capacity: maxNames, series: map[string]int{}}
 		switch kind {
+		// These kinds belong to targets and endpoints, whose series are many per name.
 		case peers(Outbound, Source), peers(Outbound, Destination), routeParents(Outbound), outboundBalancers:
 			limit.capacity = maxTargets
 		}
@@ -282,6 +298,7 @@ type names struct {
 func (n *names) take(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// A name that already has a series may always get another one.
 	if n.series[name] == 0 && len(n.series) >= n.capacity {
 		return false
 	}
@@ -317,14 +334,17 @@ func (l *lookup[K, V]) get(key K) V {
 	l.mu.RLock()
 	v, ok := l.made[key]
 	l.mu.RUnlock()
+	// Usually the value exists, and readers do not block each other.
 	if ok {
 		return v
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Counts are not lost: the values are handles to series that still exist.
 	if len(l.made) >= maxNames {
 		clear(l.made)
 	}
+	// Another goroutine may have made the value in between. Making it again is harmless.
 	v = l.make(key)
 	l.made[key] = v
 	return v
@@ -349,6 +369,7 @@ func newByLabel[K comparable, V any](mk func(K) V) *byLabel[K, V] {
 
 // get returns key's series, and makes it if necessary.
 func (b *byLabel[K, V]) get(key K) V {
+	// Most requests end in the same way, which saves the lookup.
 	if s := b.last.Load(); s != nil && s.key == key {
 		return s.series
 	}

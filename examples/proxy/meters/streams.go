@@ -30,6 +30,7 @@ type streams struct {
 	statuses  *byLabel[outcome, *handle[*counterValue]]
 }
 
+// newStreams returns the series with the labels l. The ones for outcomes are made when they first occur.
 func newStreams(f streamFamilies, l labelSet) *streams {
 	return &streams{newClock(), f.grpc, f.durations.lazy(l), newByLabel(func(o outcome) *handle[*counterValue] {
 		return f.statuses.lazy(l.with(o.labels()))
@@ -65,12 +66,14 @@ func (series *streams) call(ctx context.Context, next httplayer.Service, req *ht
 	s := openStreams.Get().(*stream) //nolint:errcheck,forcetypeassert // see openStreams
 	*s = stream{series: series, ctx: ctx, start: series.now(), attempts: a}
 	rsp, err := next.Call(ctx, req)
+	// There is no body to observe, so the request ends here.
 	if err != nil {
 		o := withoutResponse(req, err)
 		if series.grpc {
 			_, code := httplayer.StatusFromError(err)
 			o.grpc = true
 			o.status = int(code)
+			// A failure of the proxy has no gRPC status, but a fault.
 			if o.err != noFault {
 				o.status = -1
 			}
@@ -78,6 +81,7 @@ func (series *streams) call(ctx context.Context, next httplayer.Service, req *ht
 		s.done(o)
 		return rsp, err
 	}
+	// s is now the body's observer, and records the request when the body ends.
 	s.rsp = rsp
 	if series.grpc {
 		s.head = grpcHeadOf(rsp)
@@ -87,7 +91,9 @@ func (series *streams) call(ctx context.Context, next httplayer.Service, req *ht
 
 func (s *stream) Data(int) {}
 
+// End implements [layer.Observer]. It records the request when the response body has ended, with err or nil.
 func (s *stream) End(err error) {
+	// More than one attempt means that this response is a retry's.
 	if s.attempts != nil && s.attempts.sent.Load() > 1 {
 		class := layer.Classifier[*http.Response](httplayer.Classify).Classify(s.ctx, layer.Outcome[*http.Response]{
 			Response: s.rsp, Err: err, Ended: err == nil,
@@ -135,7 +141,9 @@ const (
 	unknownFault   fault = "UNKNOWN"
 )
 
+// labels returns the outcome as labels of a metric.
 func (o outcome) labels() Labels {
+	// The label has names, and UNKNOWN for a request without a status.
 	if o.grpc {
 		name := "UNKNOWN"
 		if names := grpcNames(); o.status >= 0 && o.status < len(names) {
@@ -148,6 +156,7 @@ func (o outcome) labels() Labels {
 
 // grpcNames returns the label grpc_status by gRPC status.
 func grpcNames() []string {
+	// The index is the code, so the order is that of gRPC's status codes.
 	return []string{
 		"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
 		"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE",
@@ -159,16 +168,19 @@ func grpcNames() []string {
 // linkerd's proxy, the outcome has the status that the client receives if the endpoint failed. All
 // other failures have an error and no status.
 func withoutResponse(req *http.Request, err error) outcome {
+	// Timeouts and cancellations are known by their error, whatever status the client receives.
 	if f := faultOf(err); f != noFault {
 		return outcome{err: f}
 	}
 	status, _ := httplayer.StatusFromError(err)
 	switch {
+	// Other 503s come from layers that had no room for the request.
 	case status == http.StatusServiceUnavailable:
 		return outcome{err: loadShed}
 	case status == http.StatusInternalServerError:
 		return outcome{err: unknownFault}
 	case strings.HasPrefix(req.Header.Get("Content-Type"), "application/grpc"):
+		// gRPC failures are responses with status 200 and a status in the trailers.
 		status = http.StatusOK
 	}
 	return outcome{status: httpStatus(status)}
@@ -179,13 +191,16 @@ func withoutResponse(req *http.Request, err error) outcome {
 func afterHead(rsp *http.Response, err error) outcome {
 	o := outcome{status: httpStatus(rsp.StatusCode)}
 	if err == nil {
+		// The response was complete.
 		return o
 	}
 	switch status, _ := httplayer.StatusFromError(err); {
+	// The client did not read the body to the end.
 	case errors.Is(err, layer.ErrBodyClosedEarly):
 		o.err = cancelled
 	case faultOf(err) != noFault:
 		o.err = faultOf(err)
+	// These mean that the connection to the endpoint broke.
 	case status == http.StatusBadGateway || status == http.StatusGatewayTimeout:
 		o.err = broken
 	default:
@@ -197,6 +212,7 @@ func afterHead(rsp *http.Response, err error) outcome {
 // faultOf returns the fault for err, or noFault if it is not a timeout, a fail-fast rejection or a
 // cancellation.
 func faultOf(err error) fault {
+	// The order matters: all of these timeouts are also ErrTimeout.
 	switch {
 	case errors.Is(err, layer.ErrFailFast):
 		return failFast
@@ -216,6 +232,7 @@ func faultOf(err error) fault {
 // that is the endpoint's failure.
 func timeoutFault(err error) fault {
 	var layerErr *layer.Error
+	// Layers wrap each other's errors. The outermost one with a kind tells what timed out.
 	for errors.As(err, &layerErr) {
 		if layerErr.Kind != nil && errors.Is(layerErr.Kind, layer.ErrTimeout) {
 			if layerErr.Layer == "endpoint" || layerErr.Layer == "dial" {

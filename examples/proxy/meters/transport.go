@@ -29,6 +29,7 @@ type transportFamilies struct {
 	open                          *family[*gaugeValue]
 }
 
+// transportFamilies makes the metrics for connections.
 func (m *Meters) transportFamilies() transportFamilies {
 	return transportFamilies{
 		opened:  m.counters("tcp_open_total", "Total count of opened connections"),
@@ -46,6 +47,7 @@ func (m *Meters) transportFamilies() transportFamilies {
 func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 	t := m.transport(d, peer, m.peerLabels(d, peer, labels))
 	if d == Outbound && peer == Destination {
+		// Linkerd counts traffic by zone, because traffic between zones costs money.
 		t.Read = multi.NewCounter(t.Read, m.cost("Recv", labels["dst_zone_locality"]))
 		t.Written = multi.NewCounter(t.Written, m.cost("Send", labels["dst_zone_locality"]))
 	}
@@ -59,12 +61,15 @@ func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
 // target_addr are not limited.
 func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
 	authority := labels["authority"]
+	// Labels without an authority or address are chosen by the proxy and not by clients, so they are few.
 	switch {
 	case authority == "" && labels["target_addr"] == "":
 		return fixed(labels)
+	// Inbound connections are limited by all of their labels, because clients choose several of them.
 	case d == Inbound || authority == "":
 		return m.limited(peers(d, peer), labels.key(), labels, onlyTLS)
 	}
+	// Outbound ones keep the authority beyond the limit, and lose what differs between its endpoints.
 	return m.limited(peers(d, peer), authority+" "+labels["target_addr"], labels, func(labels Labels) labelSet {
 		maps.DeleteFunc(labels, func(name, _ string) bool { return strings.HasPrefix(name, "target_") || name == "dst_pod" })
 		return m.limited(routeParents(d), authority, labels, onlyTLS)
@@ -110,6 +115,7 @@ func (m *Meters) transport(d Direction, peer Peer, l labelSet) Transport {
 // With("errno", e).Add one that ended with the error e.
 type closedConnections struct{ labelled }
 
+// Add counts a connection that ended without an error, whose errno is "".
 func (c closedConnections) Add(delta float64) { c.get("").Add(delta) }
 
 // Client describes an inbound connection's client for metrics.
@@ -123,6 +129,7 @@ type Client struct {
 // Labels returns the labels that describe the connection's TLS, see [ClientTLS] and [NoTLS]. TLS
 // that is forwarded unchanged has tls="opaque".
 func (c Client) Labels() Labels {
+	// The order matters: without TLS at this proxy, the reason tells what happened to the client's TLS.
 	switch {
 	case c.Secure:
 		return ClientTLS(c.ID)
@@ -147,6 +154,7 @@ func (c Client) anonymous() Client {
 // After a thousand different sets of labels, further series lack target_*, srv_port and client_id.
 // The function is safe for concurrent use.
 func (m *Meters) Clients(d Direction) func(target netip.AddrPort, c Client, server Resource) *tcplayer.Meter {
+	// The key is cheap to compare, unlike labels, and finds the meter of a repeated client.
 	type key struct {
 		target netip.AddrPort
 		client Client
@@ -154,6 +162,7 @@ func (m *Meters) Clients(d Direction) func(target netip.AddrPort, c Client, serv
 	}
 	meters := newLookup(func(k key) *tcplayer.Meter {
 		labels := Target(k.target).With(k.client.Labels())
+		// Beyond the limit, clients and ports are not told apart.
 		rest := k.client.anonymous().Labels()
 		if k.server != (Resource{}) {
 			labels = labels.With(Server(k.server, k.target))
@@ -173,6 +182,7 @@ type detectFamilies struct {
 	results   *family[*counterValue]
 }
 
+// detectFamilies makes the metrics for the detection of protocols in one direction.
 func (m *Meters) detectFamilies(d Direction) detectFamilies {
 	name := string(d) + "_tcp_detect_http_"
 	return detectFamilies{

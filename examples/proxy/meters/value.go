@@ -18,7 +18,9 @@ type number struct{ bits atomic.Uint64 } // a float64's
 
 func (n *number) load() float64 { return math.Float64frombits(n.bits.Load()) }
 
+// Add adds delta. It is safe for concurrent use.
 func (n *number) Add(delta float64) {
+	// There is no atomic addition for floats. Retry until no other goroutine has changed the number in between.
 	for {
 		old := n.bits.Load()
 		if n.bits.CompareAndSwap(old, math.Float64bits(math.Float64frombits(old)+delta)) {
@@ -73,13 +75,16 @@ func (h *histogramValue) Observe(value float64) {
 	h.sum.Add(value)
 }
 
+// write stores the histogram in metric, in Prometheus's format.
 func (h *histogramValue) write(metric *dto.Metric) {
+	// Prometheus's buckets are cumulative: each also contains all smaller values.
 	var total uint64
 	buckets := make([]*dto.Bucket, len(h.bounds))
 	for i := range h.bounds {
 		total += h.counts[i].Load()
 		buckets[i] = &dto.Bucket{UpperBound: &h.bounds[i], CumulativeCount: new(total)}
 	}
+	// The last count has no bound of its own, and only adds to the total.
 	total += h.counts[len(h.bounds)].Load()
 	metric.Histogram = &dto.Histogram{SampleCount: &total, SampleSum: new(h.sum.load()), Bucket: buckets}
 }

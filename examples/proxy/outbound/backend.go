@@ -46,9 +46,11 @@ type backends struct {
 func (b *backends) get(k backendKey) *backend {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// Weak pointers become nil when the backend is no longer used.
 	if old := b.known[k].Value(); old != nil {
 		return old
 	}
+	// Before the map grows, remove the backends that have been collected.
 	maps.DeleteFunc(b.known, func(_ backendKey, p weak.Pointer[backend]) bool { return p.Value() == nil })
 	entry := &backend{k.authority, k.parent, setting.New(k.Balancing)}
 	if b.known == nil {
@@ -67,16 +69,20 @@ func (b *backends) update(parent meters.Parent, old, next *profiles.Profile) {
 	newKeys := keysOf(next, parent)
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// For each new key, look for an old key of the same target that is not used any more.
 	for _, k := range newKeys {
 		i := slices.IndexFunc(oldKeys, func(o backendKey) bool { return o.authority == k.authority && !slices.Contains(newKeys, o) })
+		// Nothing to move: no old key is free, or the new key already has a backend.
 		if i < 0 || slices.Contains(oldKeys, k) || b.known[k].Value() != nil {
 			continue
 		}
+		// The backend takes over the new key, and its balancer follows the new settings.
 		if changed := b.known[oldKeys[i]].Value(); changed != nil {
 			delete(b.known, oldKeys[i])
 			b.known[k] = weak.Make(changed)
 			changed.balancing.Set(k.Balancing)
 		}
+		// An old key can only be moved once.
 		oldKeys = slices.Delete(oldKeys, i, i+1)
 	}
 }
@@ -89,6 +95,8 @@ func keysOf(p *profiles.Profile, parent meters.Parent) (keys []backendKey) {
 	for _, r := range p.Routes {
 		for _, b := range r.Backends {
 			k := backendKey{b.Authority, parent, b.Balancing}
+			// Skip backends that need no balancer: a single endpoint, an unknown target, or one that gets no
+			// requests.
 			if b.Endpoint == nil && b.Missing == "" && b.Weight > 0 && !slices.Contains(keys, k) {
 				keys = append(keys, k)
 			}
@@ -104,6 +112,7 @@ func (r *router) policyBackends(
 	forward layer.MakeService[forwardTarget, *http.Request, *http.Response],
 ) layer.MakeService[*profiles.Backend, *http.Request, *http.Response] {
 	return func(b *profiles.Backend) httplayer.Service {
+		// A backend with an endpoint of its own needs no balancer.
 		if b.Endpoint != nil {
 			return r.counts.PolicyBackend(b, forward(forwardTarget{r.target, b.Endpoint}))
 		}

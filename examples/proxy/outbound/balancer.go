@@ -28,6 +28,7 @@ func queueOf(b profiles.Balancing, q settings.Queue) (capacity int, maxWait time
 // breaker, at least one endpoint always stays in use. Linkerd's proxy has no such minimum.
 func policyOf(b profiles.Balancing) balance.Policy {
 	p := balance.Policy{Decay: b.Decay, Penalty: b.Penalty}
+	// 0 is package balance's default and stays.
 	if p.Decay != 0 {
 		p.Decay = max(p.Decay, time.Millisecond)
 	}
@@ -50,6 +51,7 @@ func hasBreaker(b profiles.Balancing) bool { return b.Breaker != layer.BreakerPo
 // balancer that counted them too would avoid the endpoint too early, and for up to a minute after
 // its recovery.
 func (b *backend) classify(o layer.Outcome[*http.Response]) layer.Class {
+	// An error means that there was no response to judge by its status.
 	if o.Err == nil {
 		if current := b.balancing.Get(); hasBreaker(current) && current.Penalty == 0 {
 			return layer.Success
@@ -63,8 +65,10 @@ func (b *backend) classify(o layer.Outcome[*http.Response]) layer.Class {
 func (b *backend) withBreaker(
 	mk discover.MakeService[*http.Request, *http.Response],
 ) discover.MakeService[*http.Request, *http.Response] {
+	// The layer is built again whenever the settings change, and the endpoint inside it is kept.
 	return func(ctx context.Context, t discover.Target) httplayer.Service {
 		return setting.Layer(b.balancing, func(current profiles.Balancing) httplayer.Layer {
+			// No layer is added without a breaker.
 			if !hasBreaker(current) {
 				return nil
 			}
@@ -75,6 +79,7 @@ func (b *backend) withBreaker(
 
 // follow applies b's settings to its balancer, now and whenever they change, until ctx ends.
 func (b *backend) follow(ctx context.Context, balancer interface{ SetPolicy(p balance.Policy) error }, log *slog.Logger) {
+	// Follow calls the function now, and again after each change.
 	b.balancing.Follow(ctx, func(current profiles.Balancing) {
 		if err := balancer.SetPolicy(policyOf(current)); err != nil {
 			log.Warn("the policy of a balancer was not changed", "target", b.authority, "err", err)
@@ -86,6 +91,7 @@ func (b *backend) follow(ctx context.Context, balancer interface{ SetPolicy(p ba
 func queued[Req, Rsp any](
 	b *backend, q settings.Queue, st layer.Stack[Req, Rsp], svc layer.Service[Req, Rsp],
 ) layer.Service[Req, Rsp] {
+	// The queue is built again whenever the settings change.
 	return setting.Layer(b.balancing, func(current profiles.Balancing) layer.Layer[Req, Rsp] {
 		return st.Queue(queueOf(current, q)).Layer()
 	})(svc)

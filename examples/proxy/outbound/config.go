@@ -82,6 +82,7 @@ func (o *Outbound) Describe() layer.Node {
 
 // newOutbound returns an Outbound without the caches and servers that [New] adds.
 func newOutbound(c Config) *Outbound {
+	// In ingress mode, clients choose targets, which must not reach the pod itself.
 	if c.Ingress {
 		c.Refuse = notLoopback(c.Refuse)
 	}
@@ -143,6 +144,7 @@ func newResolver(c Config) resolve.Resolver {
 // only limits r to targets whose host is at or below one of the suffixes. For all others it yields once
 // that they do not exist, without asking r.
 func only(suffixes settings.Suffixes, r resolve.Resolver) resolve.Resolver {
+	// The empty suffix contains every name, so there is nothing to limit.
 	if suffixes.Contains("") {
 		return r
 	}
@@ -151,6 +153,7 @@ func only(suffixes settings.Suffixes, r resolve.Resolver) resolve.Resolver {
 			return r.Resolve(ctx, target)
 		}
 		return func(yield func(resolve.Update, error) bool) {
+			// Tell the consumer once that the target does not exist.
 			if yield(resolve.Update{Kind: resolve.DoesNotExist}, nil) {
 				<-ctx.Done() // a resolver's sequence does not end before
 			}

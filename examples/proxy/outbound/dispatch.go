@@ -56,15 +56,19 @@ type profileDispatch struct {
 	opaque       tcplayer.Server
 	named        tcplayer.Server // for connections that are routed by TLS server name
 	requests     *router
-	alwaysOpaque bool
+	alwaysOpaque bool // the port is one of OUTBOUND_PORTS_DISABLE_PROTOCOL_DETECTION
 	alwaysDetect bool // ingress mode: ignore that a profile is opaque
 }
 
+// Call forwards the connection as the profile of its target says.
 func (p *profileDispatch) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+	// The settings decide without a profile, so the connection need not wait for one.
 	if p.alwaysOpaque {
 		return p.opaque.Call(ctx, conn)
 	}
+	// Dispatch waits until the profile is known.
 	d, err := p.requests.Dispatch(ctx)
+	// The order matters: in ingress mode, opaque profiles and server names are ignored.
 	switch {
 	case err != nil:
 		return tcplayer.ByteCount{}, err
@@ -74,6 +78,7 @@ func (p *profileDispatch) Call(ctx context.Context, conn net.Conn) (tcplayer.Byt
 	case byServerName(p.requests.Profile()):
 		return p.named.Call(ctx, conn)
 	}
+	// Requests on this connection find their router in the context.
 	return p.Service.Call(context.WithValue(ctx, requestsKey{}, p.requests), conn)
 }
 
@@ -103,11 +108,14 @@ func (o *Outbound) byConnection(named httplayer.Service) httplayer.Service {
 type byConnection struct {
 	httplayer.Service // for requests that name their target
 
-	ingress bool
+	ingress bool // ingress mode: l5d-dst-override names the target
 }
 
+// Call sends the request through the router of its connection, if there is one.
 func (b *byConnection) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	requests, ok := ctx.Value(requestsKey{}).(*router)
+	// Direct connections have no original destination and so no router. In ingress mode, a header may name the
+	// target.
 	if !ok || b.ingress && req.Header.Get(overrideHeader) != "" {
 		return b.Service.Call(ctx, req)
 	}
@@ -122,8 +130,10 @@ func (b *byConnection) Describe() layer.Node { return layer.Node{Name: "by conne
 // Request sends another cluster's request to target, in the form name:port, for which this proxy is
 // the gateway. The name in the request itself is ignored.
 func (o *Outbound) Request(ctx context.Context, target string, req *http.Request) (*http.Response, error) {
+	// Copy the request and its header, because the caller still owns them.
 	out := *req
 	out.Header = req.Header.Clone()
+	// byConnection and the router take the target from this header.
 	out.Header[overrideHeader] = []string{target}
 	return o.Requests.Call(ctx, &out)
 }

@@ -39,12 +39,14 @@ type peer struct {
 func (o *Outbound) peer(t discover.Target) peer {
 	e := t.Endpoint
 	p := peer{Target: t}
+	// An endpoint in this pod has no other proxy in front of it, so its proxy's properties do not apply.
 	local := slices.Contains(o.PodIPs, e.Addr.Addr().Unmap())
 	if !local {
 		p.authority = e.Authority
 		p.port = e.OpaquePort
 		p.upgrades = e.Protocol == resolve.H2
 	}
+	// The order matters: the first case is the reason that metrics show for cleartext.
 	switch {
 	case local:
 		p.labels = meters.NoTLS("loopback")
@@ -57,10 +59,13 @@ func (o *Outbound) peer(t discover.Target) peer {
 		p.tls = o.Identity.Client(e.ServerName, e.Identity)
 		p.labels = meters.ServerTLS(e.Identity)
 	}
+	// Another proxy needs a header if it does not receive the connection on the application's port, or if it has
+	// to know the name. The protocol is opaque until withProtocol changes it.
 	if p.tls != nil && (p.port != 0 || p.authority != "") {
 		p.header = new(tcplayer.NewTransportHeader(e.Addr.Port(), p.authority, tcplayer.Opaque))
 	}
 	p.tapOptions = o.tapOptions(t, p.labels)
+	// The labels for tap above only need those of TLS. Metrics also get the endpoint's.
 	p.labels = p.labels.With(meters.Target(e.Addr)).With(meters.Prefixed("dst", e.Labels)).
 		With(meters.Labels{"authority": t.Name})
 	return p
@@ -69,6 +74,7 @@ func (o *Outbound) peer(t discover.Target) peer {
 // withProtocol returns a copy of p that announces the protocol v, if p announces one.
 func (p peer) withProtocol(v tcplayer.Protocol) peer {
 	if p.announcesProtocol() {
+		// Copy the header, because other copies of p share it.
 		h := *p.header
 		h.Protocol = v
 		p.header = &h
@@ -87,11 +93,13 @@ func (p peer) announcesProtocol() bool {
 // tapOptions returns the labels for requests to t's endpoint in tap: the endpoint's and the
 // application's. secured contains the metric labels for TLS to the endpoint.
 func (o *Outbound) tapOptions(t discover.Target, secured meters.Labels) []tap.Option {
+	// Clone, because the endpoint's labels are shared.
 	labels := maps.Clone(t.Endpoint.Labels)
 	if labels == nil {
 		labels = map[string]string{}
 	}
 	labels["tls"] = secured["tls"]
+	// In tap, the label tls contains the reason itself.
 	if reason := secured["no_tls_reason"]; reason != "" {
 		labels["tls"] = reason
 	}
@@ -102,6 +110,7 @@ func (o *Outbound) tapOptions(t discover.Target, secured meters.Labels) []tap.Op
 	if source == nil {
 		source = map[string]string{}
 	}
+	// The application connects from inside the pod, in cleartext.
 	source["tls"] = "loopback"
 	return []tap.Option{tap.Outbound, tap.WithSourceLabels(source), tap.WithDestination(t.Endpoint.Addr, labels)}
 }
@@ -157,6 +166,7 @@ type version struct {
 // Ready waits until all clients in use are ready. If it waited for only one, a balancer could pick
 // the endpoint again and again for requests that need the other.
 func (b *byVersion) Ready(ctx context.Context) error {
+	// A version without requests may never become ready, so it must not hold up the endpoint.
 	for _, v := range []*version{&b.h1, &b.h2} {
 		if v.used.Load() {
 			if err := v.svc.Ready(ctx); err != nil {
@@ -167,8 +177,10 @@ func (b *byVersion) Ready(ctx context.Context) error {
 	return nil
 }
 
+// Call sends the request over the HTTP version that it needs, and notes that this version is used.
 func (b *byVersion) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	v := &b.h1
+	// Upgrades and CONNECT tunnels need HTTP/1.1.
 	if req.ProtoMajor >= 2 && len(req.Header["Upgrade"]) == 0 && req.Method != http.MethodConnect {
 		v = &b.h2
 	}
@@ -178,7 +190,7 @@ func (b *byVersion) Call(ctx context.Context, req *http.Request) (*http.Response
 	return v.svc.Call(ctx, req)
 }
 
-// Describe shows the clients that have received a request.
+// Describe shows the clients, one for each HTTP version, that have received a request.
 func (b *byVersion) Describe() layer.Node {
 	n := layer.Node{Name: "by version"}
 	for _, v := range []*version{&b.h1, &b.h2} {

@@ -70,13 +70,16 @@ func (o *Outbound) direct() tcplayer.Server {
 // destination returns the server for connections to one original destination. The address's profile
 // and the client's protocol decide whether a connection is served as HTTP or as bytes.
 func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer.Server {
+	// Two routers need the address's profile: one for requests, one for bytes. They share one watch.
 	profile := share(o.Profiles)
 	requests := o.router(ctx, dst.String(), profile)
+	// Most addresses only serve HTTP, so the router for bytes is made when the first opaque connection needs it.
 	router := layer.Lazy(func() tcplayer.Service { return o.opaque(ctx, dst.String(), replay{profile}) })
 	forward := connections().
 		With("metrics", requests.counts.Forwarded).
 		With("explain", tap.ExplainConnections(o.Taps))
 	opaque := forward.Service(tcplayer.Forward(router))
+	// named reads the server name in the client's TLS handshake before it picks a target.
 	named := forward.Service(tcplayer.Forward(router, tcplayer.WithServerName(o.DetectTimeout)))
 	return connections().
 		With("metrics", o.clients(dst).WrapServer).
@@ -97,6 +100,8 @@ func (o *Outbound) server(requests httplayer.Service) tcplayer.Server {
 // share, it passes a request to its connection's router, or to the router for the target that the
 // request names.
 func (o *Outbound) requests() httplayer.Service {
+	// A request counts as ended, for example for Limit, when its response header has arrived. Its body may take
+	// long.
 	return httplayer.NewStack(layer.WithCompletion(layer.AtReturn[*http.Response])).
 		With("trace", traces.Server(o.Spans, meters.Outbound)).
 		With("explain", tap.Explain(o.Taps, httplayer.HTTP{})).
@@ -117,6 +122,7 @@ func (o *Outbound) logical(ctx context.Context, target Authority) httplayer.Serv
 // that the profile specifies.
 func (o *Outbound) router(ctx context.Context, target string, source profiles.Source) *router {
 	r := &router{ctx: ctx, target: target, counts: o.Meters.Routes(meters.Outbound, target), balanced: &o.balanced}
+	// profiles.New calls the functions below for each new profile, to make the services that its routes need.
 	r.Router = profiles.New(ctx, profiles.Config{
 		Target: target, Source: source, InitialWait: o.Control.ProfileInitial,
 		Metrics: r.counts.Measured, OnUpdate: r.onUpdate, Log: o.Log,
@@ -132,6 +138,7 @@ func (o *Outbound) router(ctx context.Context, target string, source profiles.So
 // concrete returns the service for one target of a split. Requests wait in a queue and are then
 // balanced over the target's endpoints. If the target is an address, that is the only endpoint.
 func (o *Outbound) concrete(ctx context.Context, b *backend) httplayer.Service {
+	// The queue and the balancer share the labels of the target.
 	instruments, queue := o.Meters.Balancer(ctx, "http", b.authority, b.parent)
 	stack := httplayer.NewStack().WithTarget(b.authority).WithMetrics(queue)
 	if t, ok := literalTarget(b.authority); ok {
@@ -176,6 +183,7 @@ func (o *Outbound) single(ctx context.Context, t discover.Target) httplayer.Serv
 func (o *Outbound) endpointStack(
 	ctx context.Context, p peer, single bool,
 ) layer.Stack[*http.Request, *http.Response] {
+	// The order is that of linkerd's proxy: layers that are further down see the request later.
 	s := httplayer.NewStack()
 	headers := []string{overrideHeader, origProtoHeader}
 	if p.authority != "" {
@@ -205,6 +213,7 @@ func (o *Outbound) client(ctx context.Context, p peer, convert func(*httplayer.E
 // protocol of a connection, each HTTP version needs connections of its own, and so its own HTTP
 // client. Otherwise a single HTTP client sends all requests.
 func (o *Outbound) versions(ctx context.Context, p peer, convert func(*httplayer.Endpoint) httplayer.Service) httplayer.Service {
+	// newClient makes one HTTP client. The option version restricts it to one HTTP version.
 	newClient := func(p peer, version ...httplayer.EndpointOption) httplayer.Service {
 		opts := append(o.Connect.Requests(o.dial(p), o.Pool), version...)
 		opts = append(opts, httplayer.WithPing(p.Endpoint.PingInterval, p.Endpoint.PingTimeout))
@@ -225,6 +234,7 @@ func (o *Outbound) versions(ctx context.Context, p peer, convert func(*httplayer
 // opaque returns the service for connections to target that are forwarded as bytes. For each of
 // them, it picks a target of the split in source's profile, and an endpoint.
 func (o *Outbound) opaque(ctx context.Context, target string, source profiles.Source) tcplayer.Service {
+	// Services come from caches, so that routers for several targets share them.
 	forward := func(e *resolve.Endpoint) tcplayer.Service { return o.opaqueForwards.Service(forwardTarget{target, e}) }
 	var parent meters.Parent // from the current profile; needs no lock, because a Router calls one function at a time
 	var latest *profiles.Profile
@@ -235,6 +245,7 @@ func (o *Outbound) opaque(ctx context.Context, target string, source profiles.So
 		Target: target, Source: source, InitialWait: o.Control.ProfileInitial, Log: o.Log,
 		OnUpdate: func(p *profiles.Profile) {
 			previous := parent
+			// With the same parent, a backend whose settings changed keeps its balancer.
 			if parent = o.Meters.Parent(cmp.Or(canonicalName(p, target), target), p); parent == previous {
 				o.opaqueBalanced.update(parent, latest, p)
 			}
@@ -243,6 +254,7 @@ func (o *Outbound) opaque(ctx context.Context, target string, source profiles.So
 	}, tcplayer.Bytes{}, balance,
 		profiles.WithForward(forward),
 		profiles.WithBackends(func(b *profiles.Backend) tcplayer.Service {
+			// A backend with an endpoint of its own needs no balancer.
 			if b.Endpoint != nil {
 				return forward(b.Endpoint)
 			}

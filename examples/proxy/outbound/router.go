@@ -43,15 +43,18 @@ type routerState struct {
 // Call waits for the target's first profile. Then it sends req along the matching route.
 func (r *router) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	s := r.state.Load()
+	// Without a state, the first profile may not have arrived. Dispatch waits for it.
 	if s == nil {
 		if _, err := r.Dispatch(ctx); err != nil {
 			return nil, err
 		}
 	}
+	// The profile has changed since the state was made.
 	if p := r.Profile(); s == nil || s.profile != p {
 		s = r.replace(s, p)
 	}
 	if s.canonical != nil {
+		// The slice is shared by all requests of this profile, which saves an allocation.
 		req.Header[canonicalHeader] = s.canonical
 	}
 	return r.Router.Call(ctx, req)
@@ -65,11 +68,13 @@ func (r *router) replace(old *routerState, p *profiles.Profile) *routerState {
 		s.canonical = []string{name}
 	}
 	s.active, s.end = context.WithCancel(r.ctx)
+	// A concurrent call has already stored its state. Drop this one.
 	if !r.state.CompareAndSwap(old, s) {
 		s.end()
 		return r.state.Load()
 	}
 	if old != nil {
+		// Ending the old state releases the services that it pinned in caches.
 		old.end()
 	}
 	return s
@@ -78,11 +83,13 @@ func (r *router) replace(old *routerState, p *profiles.Profile) *routerState {
 // canonicalName returns target's name in p, which by default is target itself. Addresses have no
 // name, and neither have targets for which p specifies an endpoint. The name is then "".
 func canonicalName(p *profiles.Profile, target string) string {
+	// Where requests go decides under which name the target is known.
 	switch d := p.Dispatch(target); d.To {
 	case profiles.ToApex, profiles.ToRoutes:
 		target = d.Authority
 	case profiles.ToEndpoint:
 		return ""
+	// Without a profile, the name is the target itself.
 	case profiles.ToTarget:
 	}
 	if _, err := netip.ParseAddrPort(target); err == nil {
@@ -101,6 +108,8 @@ func (r *router) Describe() layer.Node {
 
 // onUpdate prepares for p. The embedded Router calls it before it makes p's services.
 func (r *router) onUpdate(p *profiles.Profile) {
+	// With the same parent, backends whose settings changed keep their balancers. Labels change before, so that new
+	// services count with the new ones.
 	previous := r.counts.Parent()
 	r.counts.OnProfile(cmp.Or(canonicalName(p, r.target), r.target), p)
 	if r.counts.Parent() == previous {
@@ -151,6 +160,7 @@ type pinned[K comparable] struct {
 	holder atomic.Pointer[routerState] // the state whose profile keeps the service; nil at first
 }
 
+// Call keeps the service in the cache once for each profile of the router, and then passes the request on.
 func (k *pinned[K]) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	old := k.holder.Load()
 	current := k.router.state.Load()

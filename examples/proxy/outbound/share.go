@@ -20,7 +20,7 @@ type sharedProfile struct {
 	changed chan struct{} // closed and replaced when last or final changes
 }
 
-// share returns a sharedProfile for s.
+// share returns a sharedProfile, which records the profiles of s for its replays.
 func share(s profiles.Source) *sharedProfile {
 	return &sharedProfile{Source: s, changed: make(chan struct{})}
 }
@@ -29,6 +29,7 @@ func share(s profiles.Source) *sharedProfile {
 // replays yield no new profiles.
 func (s *sharedProfile) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
+		// Each event is recorded before it is passed on, so replays are not behind.
 		for p, err := range s.Source.Watch(ctx, target) {
 			s.record(p, err)
 			if !yield(p, err) {
@@ -51,6 +52,7 @@ func (s *sharedProfile) record(p *profiles.Profile, err error) {
 	default:
 		return
 	}
+	// Wake all replays that wait for a change.
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -59,10 +61,13 @@ func (s *sharedProfile) record(p *profiles.Profile, err error) {
 // destination controller.
 type replay struct{ *sharedProfile }
 
+// Watch yields the recorded profile, each later one, and at last the error with which the recording ended.
 func (r replay) Watch(ctx context.Context, _ string) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
+		// last is nil until the first profile is recorded, so nothing is yielded before.
 		var previous *profiles.Profile
 		for {
+			// Copy the state under the lock, because yield may run for long.
 			r.mu.Lock()
 			last := r.last
 			final := r.final
@@ -71,6 +76,7 @@ func (r replay) Watch(ctx context.Context, _ string) iter.Seq2[*profiles.Profile
 			if last != previous && !yield(ofConnections(last), nil) {
 				return
 			}
+			// After final, no profile follows, so the sequence ends.
 			if previous = last; final != nil {
 				yield(nil, final)
 				return

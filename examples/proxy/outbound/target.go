@@ -49,12 +49,15 @@ func Target(req *http.Request) (Authority, error) {
 	if err != nil || n == 0 {
 		return Authority{}, fmt.Errorf("%s %q: the port must be from 1 to 65535", field, name)
 	}
+	// Most names cannot be addresses, which saves a failing parse.
 	if mayBeAddr(host) {
+		// IPv6 needs brackets, as the port could otherwise not be told apart, and IPv4 must have none.
 		if ip, err := netip.ParseAddr(host); err == nil && ip.Zone() == "" && strings.Contains(name, "[") == ip.Is6() {
 			return Authority{ip.String(), uint16(n)}, nil
 		}
 	}
 	host = strings.TrimSuffix(host, ".")
+	// A second dot at the end, or one of these characters, cannot belong to a name.
 	if host == "" || strings.HasSuffix(host, ".") || strings.ContainsAny(host, ":/@[] \t") {
 		return Authority{}, fmt.Errorf("%s %q: must be name or name:port, with brackets around an IPv6 address", field, name)
 	}
@@ -76,6 +79,7 @@ func split(name string) (host, port string) {
 	if host, port, err := net.SplitHostPort(name); err == nil {
 		return host, port
 	}
+	// An IPv6 address without a port still has brackets.
 	if strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]") {
 		name = name[1 : len(name)-1]
 	}

@@ -28,14 +28,18 @@ type unused[Req, Rsp any] struct {
 	made atomic.Pointer[layer.Service[Req, Rsp]] // nil before the first Call
 }
 
+// Ready waits for the service if it is made. Otherwise nothing has to be awaited.
 func (u *unused[Req, Rsp]) Ready(ctx context.Context) error {
+	// made is nil until the first Call.
 	if svc := u.made.Load(); svc != nil {
 		return (*svc).Ready(ctx)
 	}
 	return nil
 }
 
+// Call makes the service on the first call, and then calls it.
 func (u *unused[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	// Concurrent first calls wait until the service is made.
 	u.once.Do(func() {
 		svc := u.mk(u.ctx, u.target)
 		u.made.Store(&svc)

@@ -32,14 +32,18 @@ type leaf struct {
 
 // parseFile parses a settings file. Errors are stored in problems.
 func parseFile(name string, content []byte) *file {
+	// The value of a label's key may contain anything, so this mapping is one value instead of nested keys.
 	f := &file{name: name, labels: map[string]bool{"tap_labels": true}}
+	// The number limits the documents that are read: a second one is enough for an error.
 	roots, err := yamlfile.Documents(name, content, 2)
 	var syntax *yamlfile.Error
 	switch {
 	case errors.As(err, &syntax):
 		f.problems = append(f.problems, &InvalidError{Where: fmt.Sprintf("%s:%d", name, syntax.Line), Err: errors.New(syntax.Reason)})
+		// Without a tree, there is nothing to check.
 		return f
 	case len(roots) == 0:
+		// An empty file sets nothing.
 		return f
 	case len(roots) > 1:
 		f.addProblem(roots[1], "", "is a second document: the file must be one document")
@@ -56,6 +60,7 @@ func parseFile(name string, content []byte) *file {
 // walk adds each value in mapping and in nested mappings as a leaf. key is mapping's own key in the
 // form a_b, and path is the same in the form a.b. Both are empty for the whole file.
 func (f *file) walk(mapping *yaml.Node, key, path string) {
+	// In YAML's tree, a mapping's content alternates between keys and values.
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		name := mapping.Content[i]
 		value := mapping.Content[i+1]
@@ -69,6 +74,8 @@ func (f *file) walk(mapping *yaml.Node, key, path string) {
 			childKey = key + "_" + name.Value
 			childPath = path + "." + name.Value
 		}
+		// An alias could expand a small file to a huge one. A nested mapping only continues the key. All else is a
+		// value.
 		switch {
 		case value.Kind == yaml.AliasNode:
 			f.addProblem(value, childPath, "must not be an alias")
@@ -96,6 +103,7 @@ func (f *file) addLeaf(l *leaf) {
 // invalid, find adds a problem and ok is false.
 func (f *file) find(variable string) (text, position string, ok bool) {
 	key := strings.ToLower(variable)
+	// A leaf that is already read is skipped, see above.
 	i := slices.IndexFunc(f.leaves, func(l *leaf) bool { return l.key == key && !l.read })
 	if i < 0 {
 		return "", "", false
@@ -114,11 +122,13 @@ func (f *file) find(variable string) (text, position string, ok bool) {
 // list, and a mapping becomes key=value,key=value.
 func textOf(n *yaml.Node) (string, error) {
 	switch {
+	// "key:" without a value is probably a mistake. An empty text must be written as "".
 	case yamlfile.IsNull(n):
 		return "", errors.New("has no value")
 	case n.Kind == yaml.ScalarNode:
 		return n.Value, nil
 	}
+	// The content of a sequence is its items. That of a mapping alternates between keys and values.
 	var parts []string
 	step := 1
 	if n.Kind == yaml.MappingNode {
@@ -126,6 +136,7 @@ func textOf(n *yaml.Node) (string, error) {
 	}
 	for i := 0; i+step <= len(n.Content); i += step {
 		for _, child := range n.Content[i : i+step] {
+			// A comma in an item would become a separator in the variable's syntax.
 			if child.Kind != yaml.ScalarNode || strings.Contains(child.Value, ",") {
 				return "", errors.New("must contain single values without commas")
 			}
@@ -156,7 +167,10 @@ func (f *file) addProblem(n *yaml.Node, path, reason string) {
 // finish returns all errors in the file, including unknown keys and invalid values that an
 // environment variable overrides.
 func (f *file) finish() []error {
+	// sections collects all keys that may be a mapping, to tell them from unknown keys below.
 	sections := map[string]bool{}
+	// The values are parsed again into unused settings: the environment may have overridden them, so that no one has
+	// checked them yet.
 	for _, g := range variables(new(Settings)) {
 		for i := range g.variables {
 			v := &g.variables[i]

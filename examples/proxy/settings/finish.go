@@ -12,6 +12,7 @@ import (
 // finish validates settings that depend on each other, and sets defaults that depend on other
 // settings. It runs after all variables have been read.
 func (r *reader) finish(s *Settings) {
+	// The order matters: the identity may be removed here, and later checks depend on it.
 	r.finishIdentity(s)
 	r.finishControl(s)
 	r.finishPolicy(s)
@@ -27,9 +28,11 @@ func (r *reader) finish(s *Settings) {
 	r.finishKeepAlive(s, "OUTBOUND_ACCEPT", &s.Outbound.Accept)
 	r.finishKeepAlive(s, "INBOUND_CONNECT", &s.Inbound.Connect.Socket)
 	r.finishKeepAlive(s, "INBOUND_ACCEPT", &s.Inbound.Accept)
+	// In ingress mode, clients outside the cluster receive responses, so internal headers are left out by default.
 	if s.Outbound.Ingress && !r.has("OUTBOUND_DISABLE_INFORMATIONAL_HEADERS") {
 		s.Outbound.Quiet = true
 	}
+	// An empty name turns tap off.
 	if s.Tap.Disabled {
 		s.Tap.Name = ""
 	}
@@ -71,6 +74,7 @@ func (r *reader) finishIdentity(s *Settings) {
 	}
 	if !r.has("IDENTITY_SVC_ADDR", "IDENTITY_SVC_NAME", "IDENTITY_DIR", "IDENTITY_TRUST_ANCHORS", "IDENTITY_TOKEN_FILE",
 		"IDENTITY_LOCAL_NAME", "IDENTITY_SERVER_ID", "IDENTITY_SERVER_NAME") {
+		// Without an identity, there is nothing to generate. A warning is enough, because the proxy works.
 		if s.Identity.Generate {
 			s.Warnings = append(s.Warnings, r.where("IDENTITY_GENERATE")+" is ignored: the other variables of an identity are not set")
 		}
@@ -80,13 +84,16 @@ func (r *reader) finishIdentity(s *Settings) {
 	const reason = "it is required for an identity"
 	i := s.Identity
 	r.require(reason, "IDENTITY_SVC_ADDR", "IDENTITY_DIR", "IDENTITY_TRUST_ANCHORS", "IDENTITY_TOKEN_FILE")
+	// A controller on another machine must prove its identity, so its name is required.
 	if i.Controller.Addr != "" && !isLoopback(i.Controller.Addr) {
 		r.require("the authority is not on this machine", "IDENTITY_SVC_NAME")
 	}
+	// Either both new variables are set, or the old one that replaces both.
 	switch {
 	case r.has("IDENTITY_SERVER_ID", "IDENTITY_SERVER_NAME"):
 		r.require(reason, "IDENTITY_SERVER_ID", "IDENTITY_SERVER_NAME")
 	case r.has("IDENTITY_LOCAL_NAME"):
+		// ServerName already holds IDENTITY_LOCAL_NAME, which is both.
 		i.ServerID = i.ServerName
 	default:
 		r.require(reason, "IDENTITY_LOCAL_NAME")
@@ -102,6 +109,7 @@ func (r *reader) finishControl(s *Settings) {
 	c := &s.Control
 	r.require("host:port of a destination controller", "DESTINATION_SVC_ADDR")
 	r.finishController(s, c.Destination, "DESTINATION_SVC_NAME")
+	// Without the variable, all names have endpoints. An empty variable means none.
 	if !r.has("DESTINATION_GET_SUFFIXES") {
 		c.GetSuffixes = Suffixes{""}
 	}
@@ -121,6 +129,7 @@ func (r *reader) finishControl(s *Settings) {
 
 // finishController checks that c's identity, which the variable name sets, can be verified.
 func (r *reader) finishController(s *Settings, c Controller, name string) {
+	// A name can only be verified with TLS, which needs an identity of this proxy. On this machine, none is needed.
 	switch {
 	case s.Identity == nil && c.Name != "":
 		s.Warnings = append(s.Warnings, r.where(name)+
@@ -138,6 +147,7 @@ const minStreamLimit = 10 * time.Second
 // no limit and is skipped. Limits below minStreamLimit cause a warning, unless the controller is on
 // this machine.
 func (r *reader) finishStreams(s *Settings) {
+	// lastName and lower are the previous limit that is set.
 	var lastName string
 	var lower time.Duration
 	for _, limit := range []struct {
@@ -145,11 +155,12 @@ func (r *reader) finishStreams(s *Settings) {
 		time.Duration
 		minimum time.Duration
 	}{
-		{"CONTROL_STREAM_INITIAL_TIMEOUT", s.Control.Streams.Initial, 0},
+		{"CONTROL_STREAM_INITIAL_TIMEOUT", s.Control.Streams.Initial, 0}, // no minimum
 		{"CONTROL_STREAM_IDLE_TIMEOUT", s.Control.Streams.Idle, minStreamLimit},
 		{"CONTROL_STREAM_LIFETIME", s.Control.Streams.Lifetime, minStreamLimit},
 	} {
 		switch {
+		// 0 means no limit, which ascends above nothing.
 		case limit.Duration == 0:
 			continue
 		case limit.Duration < lower:
@@ -158,6 +169,7 @@ func (r *reader) finishStreams(s *Settings) {
 			lastName = limit.name
 			lower = limit.Duration
 		}
+		// The proxy uses the minimum instead, see [Control.Limits].
 		if limit.Duration < limit.minimum && !isLoopback(s.Control.Destination.Addr) {
 			r.warnReplaced(s, limit.name, limit.Duration, limit.minimum)
 		}
@@ -168,6 +180,7 @@ func (r *reader) finishStreams(s *Settings) {
 // proxy has no identity.
 func (r *reader) finishPolicy(s *Settings) {
 	p := s.Inbound.DefaultPolicy
+	// These policies decide by the networks of the cluster.
 	clusterPolicies := []DefaultPolicy{ClusterAuthenticated, ClusterUnauthenticated, Audit}
 	if slices.Contains(clusterPolicies, p) && len(s.Policy.ClusterNetworks) == 0 {
 		r.problem("INBOUND_DEFAULT_POLICY", string(p)+" needs POLICY_CLUSTER_NETWORKS")
@@ -176,6 +189,7 @@ func (r *reader) finishPolicy(s *Settings) {
 		r.require("it identifies this workload to the policy controller", "POLICY_WORKLOAD")
 		r.finishController(s, c, "POLICY_SVC_NAME")
 	}
+	// With an identity, all policies can be met.
 	if s.Identity != nil {
 		return
 	}
@@ -195,6 +209,7 @@ func (r *reader) finishPolicy(s *Settings) {
 // finishOrigin warns if the destination of inbound connections comes from a PROXY header and is not
 // restricted to INBOUND_IPS, because clients can forge that header.
 func (r *reader) finishOrigin(s *Settings) {
+	// INBOUND_IPS limits the addresses that a forged header can name.
 	if s.Inbound.Origin.Kind != ProxyProtocol || len(s.Inbound.IPs) > 0 {
 		return
 	}
@@ -210,6 +225,7 @@ func (r *reader) finishOrigin(s *Settings) {
 func (r *reader) finishBackoff(prefix string, c *Connect) {
 	minName := prefix + "_EXP_BACKOFF_MIN"
 	maxName := prefix + "_EXP_BACKOFF_MAX"
+	// The first case has precedence: half a backoff cannot be validated.
 	switch {
 	case r.has(minName) != r.has(maxName):
 		r.problem(minName, "must be set together with "+r.where(maxName))
@@ -227,6 +243,7 @@ func isLoopback(addr string) bool {
 	if err != nil {
 		return false
 	}
+	// An address need not be looked up.
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return ip.IsLoopback()
 	}

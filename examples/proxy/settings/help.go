@@ -9,6 +9,7 @@ import (
 // Help writes each variable to w, with its default and description.
 func Help(w io.Writer) error {
 	var b strings.Builder
+	// The settings are only needed for the list of variables.
 	for _, g := range variables(new(Settings)) {
 		fmt.Fprintf(&b, "%s\n", g.title)
 		for i := range g.variables {
@@ -22,6 +23,7 @@ func Help(w io.Writer) error {
 
 // describe writes v's line in the help.
 func (v *variable) describe(b *strings.Builder) {
+	// Variables with linkerd's prefix are listed without it, as the help's introduction says.
 	name := v.name
 	if v.prefix != "" {
 		name = v.full(name)

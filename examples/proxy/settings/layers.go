@@ -71,6 +71,7 @@ func (c Connect) endpointBackoff() layer.Backoff {
 // of 0 means no limit. A controller on this machine has no limits.
 func (c *Control) Limits() StreamLimits {
 	limits := c.Streams
+	// -1 disables a limit. On this machine, a silent connection would be noticed anyway.
 	for _, d := range []*time.Duration{&limits.Initial, &limits.Idle, &limits.Lifetime} {
 		if *d <= 0 || isLoopback(c.Destination.Addr) {
 			*d = -1
@@ -93,6 +94,7 @@ func (i *Identity) IsNew() bool {
 	if info, err := os.Stat(i.Dir); err != nil || !info.IsDir() {
 		return false
 	}
+	// The key and the signing request of linkerd's identity.
 	for _, name := range []string{"key.p8", "csr.der"} {
 		if _, err := os.Stat(filepath.Join(i.Dir, name)); !errors.Is(err, fs.ErrNotExist) {
 			return false
@@ -115,6 +117,7 @@ func (i *Identity) Check() error {
 // AdaptiveFlowControl. MaxPendingAcceptResetStreams becomes the limit of streams that a client may
 // reset, which is the closest setting. MaxHeaderListSize also applies to HTTP/1.
 func (h HTTP2) Options() []httplayer.ServerOption {
+	// 0 keeps the server's default.
 	opts := []httplayer.ServerOption{
 		httplayer.WithHTTP2Config(http.HTTP2Config{
 			MaxConcurrentStreams:          int(h.MaxConcurrentStreams),
@@ -126,6 +129,7 @@ func (h HTTP2) Options() []httplayer.ServerOption {
 		}),
 		httplayer.WithMaxStreamResets(h.MaxPendingAcceptResetStreams),
 	}
+	// 0 keeps the server's default.
 	if h.MaxHeaderListSize > 0 {
 		opts = append(opts, httplayer.WithMaxHeaderBytes(int(min(uint64(h.MaxHeaderListSize), maxHeader))))
 	}
@@ -147,9 +151,11 @@ func (o Origin) Find() tcplayer.Origin {
 		return tcplayer.FixedDst(o.Addr)
 	case Redirected:
 	}
+	// The system knows the address that the client used before iptables redirected the connection.
 	redirected := tcplayer.SOOriginalDst()
 	return func(ctx context.Context, conn net.Conn) (net.Conn, error) {
 		wrapped, err := redirected(ctx, conn)
+		// An untracked connection was made to the proxy itself.
 		if isUntracked(err) {
 			return conn, nil
 		}
@@ -165,6 +171,7 @@ func (o Origin) Check(ctx context.Context) error {
 		return nil
 	}
 	var cfg net.ListenConfig
+	// MPTCP connections cannot be asked for their original destination.
 	cfg.SetMultipathTCP(false)
 	l, err := cfg.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -189,6 +196,7 @@ func (o Origin) Check(ctx context.Context) error {
 // has no rules or does not track it. EOPNOTSUPP does not count, because redirected MPTCP
 // connections fail with it too.
 func isUntracked(err error) bool {
+	// ErrUnsupported would include this error, so it is checked first.
 	if errors.Is(err, syscall.EOPNOTSUPP) {
 		return false
 	}

@@ -17,6 +17,7 @@ func parseText(s string) (string, error) { return s, nil }
 // set.
 func parseGiven(string) (bool, error) { return true, nil }
 
+// parseRequired accepts any text that is not empty.
 func parseRequired(s string) (string, error) {
 	if s == "" {
 		return "", errors.New("must not be empty")
@@ -24,6 +25,7 @@ func parseRequired(s string) (string, error) {
 	return s, nil
 }
 
+// parseBool accepts only true and false, as linkerd's proxy does.
 func parseBool(s string) (bool, error) {
 	if s != "true" && s != "false" {
 		return false, errors.New("must be true or false")
@@ -31,6 +33,7 @@ func parseBool(s string) (bool, error) {
 	return s == "true", nil
 }
 
+// parseNumber parses a whole number that fits into 31 bits, so that it is an int on every system.
 func parseNumber(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 31)
 	if err != nil {
@@ -39,6 +42,7 @@ func parseNumber(s string) (int, error) {
 	return int(n), nil
 }
 
+// parseBetween returns a parser for whole numbers from low to high, inclusive.
 func parseBetween(low, high uint32) func(string) (uint32, error) {
 	return func(s string) (uint32, error) {
 		n, err := strconv.ParseUint(s, 10, 32)
@@ -50,22 +54,27 @@ func parseBetween(low, high uint32) func(string) (uint32, error) {
 	}
 }
 
+// parseJitter parses a share of a backoff that is added at random, up to 100 times the backoff.
 func parseJitter(s string) (float64, error) {
 	f, err := strconv.ParseFloat(s, 64)
+	// The negation also rejects NaN.
 	if err != nil || !(f >= 0 && f <= 100) {
 		return 0, errors.New("must be a number from 0 to 100")
 	}
 	return f, nil
 }
 
+// parseRatio parses a share above 0 and at most 1.
 func parseRatio(s string) (float64, error) {
 	f, err := strconv.ParseFloat(s, 64)
+	// The negation also rejects NaN.
 	if err != nil || !(f > 0 && f <= 1) {
 		return 0, errors.New("must be a number above 0, and at most 1")
 	}
 	return f, nil
 }
 
+// parseCount parses a whole number above 0.
 func parseCount(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 31)
 	if err != nil || n == 0 {
@@ -96,6 +105,7 @@ func parseDuration(s string) (time.Duration, error) {
 		unit = 24 * time.Hour
 	}
 	n, err := strconv.ParseInt(m[1], 10, 64)
+	// Check before the multiplication, which could overflow.
 	switch {
 	case err != nil, unit > 0 && n > int64(math.MaxInt64/unit):
 		return 0, errors.New("is too long")
@@ -105,6 +115,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
+// parseTimeout parses a duration above 0, because a timeout of 0 would fail everything.
 func parseTimeout(s string) (time.Duration, error) {
 	d, err := parseDuration(s)
 	if err == nil && d == 0 {
@@ -122,6 +133,7 @@ func parseLimit(s string) (time.Duration, error) {
 	return parseDuration(s)
 }
 
+// parsePolicy parses the name of a DefaultPolicy.
 func parsePolicy(s string) (DefaultPolicy, error) {
 	switch p := DefaultPolicy(s); p {
 	case Deny, AllAuthenticated, AllUnauthenticated, ClusterAuthenticated, ClusterUnauthenticated, Audit:
@@ -131,6 +143,7 @@ func parsePolicy(s string) (DefaultPolicy, error) {
 		"cluster-unauthenticated or audit")
 }
 
+// parseAccess parses the format of the access log. An empty text means no access log.
 func parseAccess(s string) (AccessFormat, error) {
 	switch f := AccessFormat(s); f {
 	case NoAccessLog, Apache, AccessJSON:

@@ -13,6 +13,7 @@ import (
 // isName reports whether s is a DNS name, perhaps with a final dot. IP addresses are not names.
 func isName(s string) bool { return caller.IsDNS(strings.TrimSuffix(s, ".")) }
 
+// parseName parses a DNS name, and returns it in lower case without the final dot, as names are compared.
 func parseName(s string) (string, error) {
 	if !isName(s) {
 		return "", errors.New("must be a DNS name")
@@ -38,6 +39,7 @@ func parseID(s string) (string, error) {
 // parseAnchors validates PEM certificates and returns s unchanged. Text between the certificates is
 // allowed. Errors never contain s, because it may be a private key by mistake.
 func parseAnchors(s string) ([]byte, error) {
+	// n counts the valid certificates.
 	n := 0
 	for block, rest := pem.Decode([]byte(s)); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
@@ -48,6 +50,7 @@ func parseAnchors(s string) ([]byte, error) {
 		}
 		n++
 	}
+	// pem.Decode skips blocks that it cannot decode. Counting their beginnings finds them.
 	switch begun := strings.Count(s, "-----BEGIN"); {
 	case n == 0:
 		return nil, errors.New("must be certificates in PEM")

@@ -22,6 +22,7 @@ func items(s string) []string {
 	return parts
 }
 
+// parseAddr parses an IP address with a port, such as 127.0.0.1:4140.
 func parseAddr(s string) (netip.AddrPort, error) {
 	addr, err := netip.ParseAddrPort(s)
 	if err != nil {
@@ -32,6 +33,7 @@ func parseAddr(s string) (netip.AddrPort, error) {
 
 // parseAddrs parses one or two comma-separated addresses.
 func parseAddrs(s string) ([]netip.AddrPort, error) {
+	// A proxy may listen on an IPv4 and an IPv6 address.
 	parts := strings.Split(s, ",")
 	if len(parts) > 2 {
 		return nil, errors.New("must be one ip:port or two")
@@ -56,16 +58,19 @@ func parseHostPort(s string) (string, error) {
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return "", errors.New("must have a port from 1 to 65535")
 	}
+	// The host is either an address or a name.
 	if _, err := netip.ParseAddr(host); err != nil && !isName(host) {
 		return "", fmt.Errorf("%q must be a DNS name or an address", host)
 	}
 	return s, nil
 }
 
+// parseSuffixes parses comma-separated DNS names. "." stands for all names, and an empty text for none.
 func parseSuffixes(s string) (Suffixes, error) {
 	suffixes := Suffixes{}
 	for _, item := range items(s) {
 		if item == "." {
+			// The empty suffix matches all names.
 			suffixes = append(suffixes, "")
 			continue
 		}
@@ -78,6 +83,7 @@ func parseSuffixes(s string) (Suffixes, error) {
 	return suffixes, nil
 }
 
+// parseNetworks parses comma-separated networks such as 10.0.0.0/8.
 func parseNetworks(s string) ([]netip.Prefix, error) {
 	var networks []netip.Prefix
 	for _, item := range items(s) {
@@ -112,15 +118,18 @@ func parseIPs(s string) ([]netip.Addr, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q must be an address", item)
 		}
+		// Connections have IPv4 addresses in their short form.
 		ips = append(ips, ip.Unmap())
 	}
 	return ips, nil
 }
 
+// parsePorts parses comma-separated ports and ranges of ports, such as 25,8080-8090.
 func parsePorts(s string) (Ports, error) {
 	var ports Ports
 	for _, item := range items(s) {
 		low, high, isRange := strings.Cut(item, "-")
+		// A single port is a range of one.
 		if !isRange {
 			high = low
 		}
@@ -142,6 +151,7 @@ func (p Ports) joined() Ports {
 	slices.SortFunc(p, func(a, b PortRange) int { return cmp.Compare(a.First, b.First) })
 	var merged Ports
 	for _, r := range p {
+		// One above the last port touches the range. The sum is an int, because it may exceed 65535.
 		if n := len(merged); n > 0 && int(r.First) <= int(merged[n-1].Last)+1 {
 			merged[n-1].Last = max(merged[n-1].Last, r.Last)
 		} else {
@@ -151,6 +161,7 @@ func (p Ports) joined() Ports {
 	return merged
 }
 
+// parseOrigin parses how original destinations are found: redirected, proxy-protocol or fixed:ip:port.
 func parseOrigin(s string) (Origin, error) {
 	switch rest, fixed := strings.CutPrefix(s, "fixed:"); {
 	case s == "redirected":

@@ -38,18 +38,22 @@ func Read(lookup func(name string) (value string, ok bool), opts ...Option) (Set
 		o.apply(r)
 	}
 	var s Settings
+	// variables returns descriptions whose set functions store values in s.
 	groups := variables(&s)
 	for _, g := range groups {
 		for i := range g.variables {
 			r.read(&s, &g.variables[i])
 		}
 	}
+	// Unknown variables are only a warning: a newer version of linkerd may set more.
 	if unknown := unknownNames(r.environ, groups); len(unknown) > 0 {
 		s.Warnings = append(s.Warnings, "unknown variables are ignored: "+strings.Join(unknown, ", "))
 	}
+	// The file's remaining values are unknown or invalid.
 	if r.file != nil {
 		r.problems = append(r.problems, r.file.finish()...)
 	}
+	// finish runs even after errors, so that the user sees all problems at once.
 	r.finish(&s)
 	return s, errors.Join(r.problems...)
 }
@@ -69,6 +73,7 @@ func unknownNames(environ []string, groups []group) []string {
 	known := map[string]bool{}
 	for _, g := range groups {
 		for _, v := range g.variables {
+			// A former name is still valid.
 			known[v.full(v.name)] = true
 			for _, name := range v.oldNames {
 				known[v.full(name)] = true
@@ -90,11 +95,13 @@ func unknownNames(environ []string, groups []group) []string {
 // file. ok is false if neither sets v.
 func (r *reader) find(v *variable) (text, position string, ok bool) {
 	names := append([]string{v.name}, v.oldNames...)
+	// Any name in the environment has precedence over the file.
 	for _, name := range names {
 		if text, ok = r.lookup(v.full(name)); ok {
 			return text, v.full(name), true
 		}
 	}
+	// A general variable in the environment also overrides a specific value in the file.
 	if r.file == nil || r.isOverridden(v) {
 		return "", "", false
 	}
@@ -126,11 +133,13 @@ func (r *reader) isSet(v *variable, name string) bool {
 func (r *reader) read(s *Settings, v *variable) {
 	text, position, ok := r.find(v)
 	if !ok {
+		// The default has the variable's syntax, so it is parsed like a value.
 		if v.def != "" {
 			r.take(s, v, v.def, v.full(v.name))
 		}
 		return
 	}
+	// Defaults are not recorded: has and where only know what the user has set.
 	r.given[v.name] = position
 	if r.take(s, v, text, position) && v.ignored != "" {
 		s.Warnings = append(s.Warnings, position+" is ignored: "+v.ignored)

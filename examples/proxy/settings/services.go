@@ -17,6 +17,7 @@ func (c *Control) ServiceSuffixes() []string {
 	var found []string
 	for _, suffix := range slices.Concat(c.ProfileSuffixes, c.GetSuffixes) {
 		labels := strings.Split(suffix, ".")
+		// A suffix below the cluster's domain contains "svc" and at least one more label.
 		if i := slices.Index(labels, services); i >= 0 && i < len(labels)-1 {
 			found = append(found, strings.Join(labels[i:], "."))
 		}
@@ -24,6 +25,7 @@ func (c *Control) ServiceSuffixes() []string {
 	if len(found) == 0 {
 		return []string{defaultServiceSuffix}
 	}
+	// Both lists often contain the same domain.
 	slices.Sort(found)
 	return slices.Compact(found)
 }

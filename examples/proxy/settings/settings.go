@@ -218,7 +218,7 @@ type HTTP2 struct {
 
 // StreamLimits limits the streams from the destination controller: Initial is the maximum wait for
 // the first message, Idle the one between two messages, and Lifetime limits the whole stream. 0
-// means no limit. All others must satisfy Initial ≤ Idle ≤ Lifetime. The proxy raises Idle and
+// means no limit. The limits that are not 0 must satisfy Initial ≤ Idle ≤ Lifetime. The proxy raises Idle and
 // Lifetime to at least 10 s. See also [Control.Limits].
 type StreamLimits struct {
 	Initial, Idle, Lifetime time.Duration

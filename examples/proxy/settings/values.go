@@ -16,6 +16,7 @@ type Ports []PortRange
 
 // Contains reports whether port is in the set.
 func (p Ports) Contains(port uint16) bool {
+	// The ranges are sorted, so a range that contains the port counts as equal to it.
 	_, found := slices.BinarySearchFunc(p, port, func(r PortRange, port uint16) int {
 		switch {
 		case r.Last < port:
@@ -37,6 +38,7 @@ type Suffixes []string
 func (s Suffixes) Contains(name string) bool {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	return slices.ContainsFunc(s, func(suffix string) bool {
+		// What remains must be empty or end at a dot, so that labels match as a whole.
 		rest, ok := strings.CutSuffix(name, suffix)
 		return ok && (suffix == "" || rest == "" || strings.HasSuffix(rest, "."))
 	})
@@ -99,6 +101,7 @@ type Cores struct {
 // them.
 func (c Cores) Count(available int) int {
 	n := 1
+	// A maximum has precedence over a ratio. If only Min is set, it is the number.
 	switch {
 	case c == Cores{}:
 		n = available

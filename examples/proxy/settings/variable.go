@@ -63,6 +63,7 @@ func (v *variable) full(name string) string {
 // invalid returns the error for text, an invalid value of v that was set at position.
 func (v *variable) invalid(position, text string, err error) *InvalidError {
 	if v.hidden {
+		// The error omits an empty text.
 		text = ""
 	}
 	return &InvalidError{Where: position, Text: text, Err: err}
@@ -92,5 +93,6 @@ func shorten(s string) string {
 	if len(s) <= limit {
 		return s
 	}
+	// The cut may have split a character, whose beginning is removed.
 	return strings.ToValidUTF8(s[:limit], "") + "…"
 }

@@ -21,12 +21,16 @@ func variables(s *Settings) []group {
 	}
 }
 
+// listeners returns the variables of the addresses on which the proxy listens, and of the original destinations of
+// connections.
 func listeners(s *Settings) []variable {
+	// both stores the origin for both sides. A variable for one side comes later and overrides it.
 	both := func(text string) error {
 		o, err := parseOrigin(text)
 		s.Outbound.Origin, s.Inbound.Origin = o, o
 		return err
 	}
+	// one stores a single address. [:0] replaces an address that was stored before, such as the default.
 	one := func(text string) error {
 		addr, err := parseAddr(text)
 		if err == nil {
@@ -74,6 +78,7 @@ func listeners(s *Settings) []variable {
 	}
 }
 
+// tapVariables returns the variables of the tap server.
 func tapVariables(t *Tap) []variable {
 	return []variable{
 		{
@@ -88,6 +93,7 @@ func tapVariables(t *Tap) []variable {
 	}
 }
 
+// logVariables returns the variables of the log, the access log and the metrics.
 func logVariables(s *Settings) []variable {
 	return []variable{
 		{
@@ -114,6 +120,7 @@ func logVariables(s *Settings) []variable {
 	}
 }
 
+// process returns the variables of the proxy's end and of its use of processors.
 func process(s *Settings) []variable {
 	return []variable{
 		{
@@ -124,6 +131,8 @@ func process(s *Settings) []variable {
 			name: "SHUTDOWN_ENDPOINT_ENABLED", def: "false", set: store(&s.Shutdown.EndpointEnabled, parseBool),
 			help: "POST /shutdown ends the proxy",
 		},
+		// As in linkerd's proxy, an invalid number of processors is only a warning (lenient). CORES is an older name of the
+		// minimum. If nothing else is set, the minimum is the number: see Cores.Count.
 		{name: "CORES", set: store(&s.Cores.Min, parseCount), lenient: true, help: "number of processors; default: those of the cgroup"},
 		{
 			name: "CORES_MIN", overrides: "CORES", set: store(&s.Cores.Min, parseCount), lenient: true,
@@ -140,6 +149,8 @@ func process(s *Settings) []variable {
 	}
 }
 
+// unsupported returns variables of linkerd's proxy that have no effect here. Their values are still checked, so
+// that a configuration which is invalid for linkerd's proxy is invalid here too.
 func unsupported() []variable {
 	return []variable{
 		{

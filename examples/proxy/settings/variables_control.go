@@ -31,6 +31,7 @@ func destination(s *Settings) []variable {
 
 // controlCalls returns the variables of connections and calls to controllers.
 func controlCalls(c *Control) []variable {
+	// Without defaults, finishControl copies the backoff of outbound connections.
 	return append([]variable{
 		{
 			name: "CONTROL_CONNECT_TIMEOUT", def: "500ms", set: store(&c.Connect.Timeout, parseTimeout),
@@ -40,7 +41,7 @@ func controlCalls(c *Control) []variable {
 			name: "CONTROL_DISPATCH_TIMEOUT", def: "5s", set: store(&c.DispatchTimeout, parseTimeout),
 			help: "timeout of a unary call; above 0",
 		},
-	}, append(backoff("CONTROL_CONNECT", &c.Connect, "", ""), []variable{
+	}, append(backoff("CONTROL_CONNECT", &c.Connect, "", ""), []variable{ // the defaults are the values of OUTBOUND
 		{
 			name: "CONTROL_STREAM_INITIAL_TIMEOUT", set: store(&c.Streams.Initial, parseLimit),
 			help: "timeout of the first message of a stream; the three stream limits do not apply to this machine (no limit)",
@@ -60,6 +61,7 @@ func controlCalls(c *Control) []variable {
 
 // identityVariables returns the identity's variables, required ones first.
 func identityVariables(s *Settings) []variable {
+	// finishIdentity removes the identity again if no variable has set it.
 	s.Identity = new(Identity)
 	i := s.Identity
 	return []variable{

@@ -20,6 +20,7 @@ const (
 // windows returns the variables for the HTTP/2 windows of both servers. The variables for a single
 // server, see [http2], take precedence because they are read later.
 func windows(s *Settings) []variable {
+	// both returns a set function for the same field of both servers.
 	both := func(low uint32, field func(*HTTP2) *uint32) func(string) error {
 		return func(text string) error {
 			n, err := parseBetween(low, maxWindow)(text)
@@ -46,6 +47,7 @@ func windows(s *Settings) []variable {
 func http2(side string, h *HTTP2) []variable {
 	const nothing = "the server has no such setting"
 	name := side + "_SERVER_HTTP2_"
+	// Variables with ignored are accepted, but have no effect.
 	return []variable{
 		{name: name + "MAX_CONCURRENT_STREAMS", set: store(&h.MaxConcurrentStreams, parseBetween(1, maxUint32)), help: "per connection"},
 		{name: name + "MAX_FRAME_SIZE", set: store(&h.MaxFrameSize, parseBetween(minFrame, maxFrame)), help: "bytes"},

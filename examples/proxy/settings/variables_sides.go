@@ -1,5 +1,6 @@
 package settings
 
+// outbound returns the variables for the application's connections, except those of its sockets.
 func outbound(o *Outbound) []variable {
 	return []variable{
 		{
@@ -45,8 +46,10 @@ func outbound(o *Outbound) []variable {
 	}
 }
 
+// outboundConnections returns the variables of the sockets of outbound connections and of the pool for HTTP/1.1.
 func outboundConnections(o *Outbound) []variable {
-	return append(connect("OUTBOUND", &o.Connect, "1s", "60s"), append([]variable{
+	const timeout, maxBackoff = "1s", "60s"
+	return append(connect("OUTBOUND", &o.Connect, timeout, maxBackoff), append([]variable{
 		{
 			name: "OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT", def: "10000", set: store(&o.Pool.MaxIdle, parseNumber),
 			help: "maximum number of idle HTTP/1.1 connections",
@@ -58,6 +61,7 @@ func outboundConnections(o *Outbound) []variable {
 	}, accept("OUTBOUND", &o.Accept)...)...)
 }
 
+// inbound returns the variables for connections to the application, except those of its sockets.
 func inbound(i *Inbound) []variable {
 	return []variable{
 		{
@@ -87,8 +91,10 @@ func inbound(i *Inbound) []variable {
 	}
 }
 
+// inboundConnections returns the variables of the sockets of inbound connections and of the pool for HTTP/1.1.
 func inboundConnections(i *Inbound) []variable {
-	return append(connect("INBOUND", &i.Connect, "300ms", "10s"), append([]variable{
+	const timeout, maxBackoff = "300ms", "10s" // shorter than outbound, because the application is on this machine
+	return append(connect("INBOUND", &i.Connect, timeout, maxBackoff), append([]variable{
 		{
 			name: "MAX_IDLE_CONNS_PER_ENDPOINT", def: "10000", set: store(&i.Pool.MaxIdle, parseNumber),
 			help: "maximum number of idle HTTP/1.1 connections",
@@ -100,6 +106,8 @@ func inboundConnections(i *Inbound) []variable {
 	}, accept("INBOUND", &i.Accept)...)...)
 }
 
+// connect returns the variables for connections that the proxy makes on side, OUTBOUND or INBOUND. timeout and
+// maxBackoff are defaults in the syntax of a duration.
 func connect(side string, c *Connect, timeout, maxBackoff string) []variable {
 	return append([]variable{
 		{
@@ -121,6 +129,7 @@ func connect(side string, c *Connect, timeout, maxBackoff string) []variable {
 // backoff returns the variables for c's backoff. Their names begin with prefix, such as
 // OUTBOUND_CONNECT. If the defaults are empty, the help says that they are those of OUTBOUND.
 func backoff(prefix string, c *Connect, minDefault, maxDefault string) []variable {
+	// Without other defaults, there is none for the jitter either.
 	jitter := "0.1"
 	if maxDefault == "" {
 		jitter = ""
@@ -150,6 +159,7 @@ func asOutbound(def string) string {
 	return ""
 }
 
+// accept returns the variables for the sockets of connections that the proxy accepts on side, OUTBOUND or INBOUND.
 func accept(side string, s *Socket) []variable {
 	return []variable{
 		{

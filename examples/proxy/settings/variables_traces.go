@@ -7,7 +7,10 @@ import (
 	"strings"
 )
 
+// traceVariables returns the variables of traces. Those with attributes are read in this order, and later ones
+// override earlier ones.
 func traceVariables(t *Traces) []variable {
+	// Each call of t.add returns a function that merges further attributes.
 	return []variable{
 		{
 			name: "TRACE_COLLECTOR_SVC_ADDR", set: store(&t.Collector.Addr, parseHostPort),
@@ -51,6 +54,7 @@ func traceVariables(t *Traces) []variable {
 func (t *Traces) add(parse func(string) (map[string]string, error)) func(string) error {
 	return func(text string) error {
 		attributes, err := parse(text)
+		// Copy would panic for a nil map. Without attributes, it stays nil.
 		if len(attributes) > 0 && t.Attributes == nil {
 			t.Attributes = map[string]string{}
 		}
@@ -90,6 +94,7 @@ func parseResource(s string) (map[string]string, error) {
 	return parseAttributes(s)
 }
 
+// parseTraceProtocol accepts only the one protocol that linkerd's proxy has left.
 func parseTraceProtocol(s string) (string, error) {
 	if s != "opentelemetry" {
 		return "", errors.New("must be opentelemetry")

@@ -51,6 +51,8 @@ func (p *Proxy) dial(
 	}
 	labels := meters.NoTLS("disabled")
 	connect := newConn
+	// The order matters: only with an identity and a known name is TLS possible, and the authority must be reachable
+	// before the first certificate.
 	switch {
 	case addr.Name == "" || id == nil:
 	case name == authority:
@@ -66,6 +68,7 @@ func (p *Proxy) dial(
 	if err != nil {
 		return nil, fmt.Errorf("the %s controller: %w", name, err)
 	}
+	// The connection is closed together with the proxy, and appears in its description.
 	p.control = append(p.control, controller{conn, name})
 	return conn, nil
 }
@@ -89,15 +92,18 @@ func (p *Proxy) newSpans(ctx context.Context, id *identity.Identity, m *meters.M
 	if err != nil {
 		return nil, err
 	}
+	// Spans without a host are still useful.
 	host, err := os.Hostname()
 	if err != nil {
 		p.log.Warn("spans have no host.name", "err", err)
 	}
+	// These attributes describe the process, and are sent with each batch of spans instead of each span.
 	resource := []spans.Attribute{
 		spans.Int("process.pid", os.Getpid()),
 		spans.Int("process.start_timestamp", int(time.Now().Unix())),
 		spans.String("host.name", host),
 	}
+	// Sorted, because the order of a map changes with each run.
 	for _, key := range slices.Sorted(maps.Keys(c.Attributes)) {
 		resource = append(resource, spans.String(key, c.Attributes[key]))
 	}
@@ -115,6 +121,7 @@ func newConn(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlan
 // resolver returns a resolver for the control plane's addresses. It repeats each lookup after the
 // TTL within the bounds of c, and counts them in lookups.
 func resolver(c settings.DNS, lookups metrics.Counter) resolve.Resolver {
+	// A maximum alone would allow a TTL of 0, and so a lookup without a pause.
 	minTTL := c.MinTTL
 	if minTTL == 0 && c.MaxTTL > 0 {
 		minTTL = min(c.MaxTTL, defaultMinTTL)
@@ -143,6 +150,7 @@ func (p *Proxy) loadIdentity(ctx context.Context, m *meters.Meters) (*identity.I
 	if err != nil {
 		return nil, err
 	}
+	// Certificates are requested with one unary call, whose limit is that of all such calls.
 	c.Timeout = p.config.Control.DispatchTimeout
 	c.Log = p.log
 	c.Instruments = m.Identity()
@@ -150,6 +158,7 @@ func (p *Proxy) loadIdentity(ctx context.Context, m *meters.Meters) (*identity.I
 	if err != nil {
 		return nil, err
 	}
+	// The connection exists before the first certificate, which is requested over it.
 	conn, err := p.dial(ctx, authority, s.Controller, id, m)
 	if err != nil {
 		return nil, err

@@ -30,6 +30,7 @@ type lazyConn struct {
 // invalid cfg immediately.
 func afterCertificate(id *identity.Identity) func(context.Context, grpclayer.ControlPlaneConfig) (controlPlane, error) {
 	return func(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlane, error) {
+		// The context has ended, so newConn makes no connection.
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		check, err := newConn(ended, cfg) // only validates cfg, because ctx has ended
@@ -37,6 +38,7 @@ func afterCertificate(id *identity.Identity) func(context.Context, grpclayer.Con
 			return nil, err
 		}
 		a := &lazyConn{id: id, addr: cfg.Addr, make: func() (controlPlane, error) { return newConn(ctx, cfg) }}
+		// Connect as soon as there is a certificate, so that the first call does not wait for the handshake.
 		go func() { _, _ = a.conn(ctx) }()
 		return a, check.Close(ended)
 	}
@@ -45,6 +47,7 @@ func afterCertificate(id *identity.Identity) func(context.Context, grpclayer.Con
 // conn waits until the proxy has a certificate. Then it returns the connection, and makes it if
 // necessary.
 func (a *lazyConn) conn(ctx context.Context) (controlPlane, error) {
+	// Ready blocks until the first certificate. Its error becomes a gRPC status, as callers expect.
 	if err := a.id.Ready(ctx); err != nil {
 		return nil, status.Error(status.FromContextError(ctx.Err()).Code(), err.Error())
 	}
@@ -53,7 +56,7 @@ func (a *lazyConn) conn(ctx context.Context) (controlPlane, error) {
 	switch {
 	case a.made != nil:
 		return a.made, nil
-	case a.closed:
+	case a.closed: // by Close, while Ready waited
 		return nil, status.Error(codes.Canceled, "the proxy has ended")
 	}
 	conn, err := a.make()

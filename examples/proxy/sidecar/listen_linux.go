@@ -20,6 +20,7 @@ import (
 func listen(addr netip.AddrPort, backlog int, reuse bool) (net.Listener, error) {
 	var c net.ListenConfig
 	c.SetMultipathTCP(false)
+	// Control runs between socket(2) and bind(2), because the option must be set before the address is taken.
 	if reuse {
 		c.Control = func(_, _ string, raw syscall.RawConn) error {
 			return control(raw, "setsockopt", func(fd int) error {
@@ -55,6 +56,7 @@ func preferNewest(fd int) error {
 func waiting(l net.Listener) bool {
 	fds := make([]unix.PollFd, 1)
 	err := controlListener(l, "poll", func(fd int) error {
+		// A listener is readable if a connection waits. A timeout of 0 only asks, and never blocks.
 		fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 		_, err := unix.Poll(fds, 0)
 		return err
@@ -77,6 +79,7 @@ func controlListener(l net.Listener, call string, f func(fd int) error) error {
 
 // control calls f with raw's file descriptor. call names f's system call in errors.
 func control(raw syscall.RawConn, call string, f func(fd int) error) error {
+	// Two errors are possible: raw.Control could not use the descriptor, or f failed with it.
 	var failed error
 	err := raw.Control(func(fd uintptr) { failed = f(int(fd)) })
 	if err == nil {

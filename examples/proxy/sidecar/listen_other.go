@@ -15,6 +15,7 @@ func listen(addr netip.AddrPort, _ int, reuse bool) (net.Listener, error) {
 	if reuse {
 		return nil, fmt.Errorf("listen on %v together with another process: %w", addr, errors.ErrUnsupported)
 	}
+	// MPTCP is off, as on Linux.
 	var c net.ListenConfig
 	c.SetMultipathTCP(false)
 	return c.Listen(context.Background(), "tcp", addr.String())

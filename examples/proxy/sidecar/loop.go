@@ -41,9 +41,11 @@ func (o *ownPorts) isLocal(ip netip.Addr) bool {
 func (p *Proxy) setOwnPorts(outward, inward *ownPorts, local []netip.Addr) {
 	var listeners []netip.AddrPort
 	for _, path := range p.paths {
+		// Fallback may have changed the configured ports, so use those that are really bound.
 		listeners = append(listeners, path.addr)
 	}
 	for _, operator := range []string{p.Admin, p.Tap} {
+		// A server that is off has the address "".
 		if addr, err := netip.ParseAddrPort(operator); err == nil {
 			listeners = append(listeners, addr)
 		}
@@ -52,6 +54,7 @@ func (p *Proxy) setOwnPorts(outward, inward *ownPorts, local []netip.Addr) {
 	inward.all = true
 	for _, addr := range listeners {
 		outward.ports = append(outward.ports, addr.Port())
+		// A listener on all addresses is reachable at each local one.
 		if addr.Addr().IsUnspecified() {
 			outward.ips = append(outward.ips, local...)
 		} else {
@@ -65,6 +68,7 @@ func (p *Proxy) setOwnPorts(outward, inward *ownPorts, local []netip.Addr) {
 func localAddrs() ([]netip.Addr, error) {
 	addrs, err := net.InterfaceAddrs()
 	local := make([]netip.Addr, 0, len(addrs))
+	// Skip addresses that are no IP networks.
 	for _, addr := range addrs {
 		if prefix, err := netip.ParsePrefix(addr.String()); err == nil {
 			local = append(local, prefix.Addr().Unmap())

@@ -70,6 +70,7 @@ type usage struct {
 	allocated  uint64 // total bytes allocated since the start
 }
 
+// currentUsage reads the usage from the Go runtime. memory leaves out what the runtime has returned to the system.
 func currentUsage() usage {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"},
@@ -102,9 +103,12 @@ type memoryReturner struct {
 //   - The last return freed an eighth of the memory. Another one may free more, because a
 //     collection only halves an idle goroutine's stack.
 func (r *memoryReturner) isDue(current usage) bool {
+	// Little was allocated since the last check: less than a sixteenth of the memory.
 	idle := current.allocated-r.last.allocated < current.memory/16
 	r.last = current
+	// The threshold grows with the memory, because returning a small part of a large heap is not worth its cost.
 	grown := current.memory > r.afterReturn.memory+max(minReturn, r.afterReturn.memory/2)
+	// Goroutines that have ended leave their stacks and buffers behind.
 	fewer := r.afterReturn.goroutines >= manyGoroutines && current.goroutines < r.afterReturn.goroutines/2
 	return idle && (grown || fewer || r.helped)
 }

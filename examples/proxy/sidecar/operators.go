@@ -26,6 +26,7 @@ const (
 // serveAdmin adds the admin server to p.operators and returns its address. With an identity, the
 // server accepts TLS in addition to cleartext, so that scrapers in the mesh can use it.
 func (p *Proxy) serveAdmin(c admin.Config, id *identity.Identity) string {
+	// Without an identity, the listener stays as it is.
 	wrap := func(l net.Listener) net.Listener { return l }
 	if id != nil {
 		wrap = withOptionalTLS(id.Server())
@@ -45,9 +46,11 @@ func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *ide
 	limits := []grpc.ServerOption{grpc.MaxConcurrentStreams(maxWatches), grpc.MaxRecvMsgSize(maxRequestSize)}
 	if id != nil {
 		opts = append(opts, tap.WithAllowedIdentities(c.Name))
+		// TLS is optional, because clients on this machine use cleartext.
 		limits = append(limits, grpc.Creds(newOptionalTLS(id.Server())))
 	}
 	server := grpc.NewServer(limits...)
+	// Open watches would otherwise delay the shutdown.
 	watched := tap.NewServer(taps, opts...)
 	watched.Register(server)
 	return p.operators.GRPCServer("tap", address(c.Listen), server, watched.Shutdown, p.fallback()...)

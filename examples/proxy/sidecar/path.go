@@ -31,6 +31,7 @@ type path struct {
 // configures their sockets.
 func (p *Proxy) listen(name string, addrs []netip.AddrPort, accept settings.Socket, svc tcplayer.Server) error {
 	for _, addr := range addrs {
+		// An address that is not valid needs no listener.
 		if !addr.IsValid() {
 			continue
 		}
@@ -38,6 +39,7 @@ func (p *Proxy) listen(name string, addrs []netip.AddrPort, accept settings.Sock
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
+		// The port may be 0 or the fallback's, so ask the listener.
 		addr, err := netip.ParseAddrPort(l.Addr().String())
 		if err != nil {
 			return errors.Join(fmt.Errorf("%s: %w", name, err), l.Close())
@@ -50,12 +52,14 @@ func (p *Proxy) listen(name string, addrs []netip.AddrPort, accept settings.Sock
 // bind listens on addr. If that fails and Config.Fallback is set, it listens on a free port on
 // loopback.
 func (p *Proxy) bind(addr netip.AddrPort, backlog int) (net.Listener, error) {
+	// In tests, the network replaces TCP.
 	if p.config.Network != nil {
 		return p.config.Network.Listen("tcp", addr.String())
 	}
 	l, err := listen(addr, backlog, p.config.ReusePort)
+	// The fallback's port is free, so it need not be shared with another process.
 	if err != nil && p.config.Fallback {
-		return listen(netip.MustParseAddrPort(anyPort), backlog, false)
+		return listen(netip.MustParseAddrPort(anyPort), backlog, false) // no other process may listen
 	}
 	return l, err
 }
@@ -75,16 +79,19 @@ func (p *Proxy) serve(ctx context.Context, path path) error {
 	sockets := path.accept.Options()
 	opts := make([]tcplayer.ServeOption, 0, len(sockets)+2)
 	opts = append(opts, tcplayer.WithShutdownTimeout(p.config.Shutdown.Grace), tcplayer.WithLogger(p.log))
+	// The loop only converts the type, because sockets are options of a narrower one.
 	for _, opt := range sockets {
 		opts = append(opts, opt)
 	}
 	p.log.Info("listening", "for", path.name, "addr", path.addr.String())
+	// Connections that already wait in the kernel are still accepted after ctx has ended.
 	ctx, cancel := untilAccepted(ctx, path.listener)
 	defer cancel()
 	err := tcplayer.Serve(ctx, path.listener, path.svc, opts...)
 	switch {
 	case err == nil:
 		return nil
+	// Serve was asked to end, so its error only tells that connections were still open.
 	case ctx.Err() != nil:
 		p.log.Warn("connections were closed at the end of the grace period", "for", path.name, "error", err)
 		return nil
@@ -100,9 +107,11 @@ const maxAcceptDelay = time.Second
 // most by maxAcceptDelay. The kernel has already established waiting connections, and would reset
 // them if l closed.
 func untilAccepted(ctx context.Context, l net.Listener) (context.Context, context.CancelFunc) {
+	// WithoutCancel, because the new context ends later than ctx.
 	accepting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		defer cancel()
+		// The kernel cannot notify that the queue is empty, so poll every millisecond.
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
 		deadline := time.Now().Add(maxAcceptDelay)
@@ -128,6 +137,7 @@ type certifiedServer struct {
 	id *identity.Identity
 }
 
+// Ready waits for the first certificate, and then for the inner server.
 func (c *certifiedServer) Ready(ctx context.Context) error {
 	if err := c.id.Ready(ctx); err != nil {
 		return err

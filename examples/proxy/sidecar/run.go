@@ -74,6 +74,7 @@ const minOperatorGrace = time.Second
 // grace returns a function that returns what is left of the grace period, but at least
 // minOperatorGrace. The grace period begins when ctx ends.
 func (p *Proxy) grace(ctx context.Context) (remaining func() time.Duration) {
+	// The buffer lets AfterFunc send without a receiver. The time is read at most once.
 	ended := make(chan time.Time, 1)
 	context.AfterFunc(ctx, func() { ended <- time.Now() })
 	return func() time.Duration {
@@ -96,8 +97,10 @@ func (p *Proxy) close() {
 	for _, path := range p.paths {
 		path.listener.Close()
 	}
+	// First let open HTTP connections end, then stop everything else.
 	p.drain()
 	p.end()
+	// With a context that has ended, Close does not wait.
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, c := range p.control {

@@ -89,14 +89,17 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	background, end := context.WithCancel(context.Background())
+	// ending is canceled first, so that HTTP connections drain while the background work still runs.
 	ending, drain := context.WithCancel(background)
 	p := &Proxy{config: c, log: log, drain: drain, end: end, shutdown: make(chan struct{})}
 	if c.Network != nil {
 		p.dialTCP = c.Network.DialContext
 		p.operators.Listen = c.Network.Listen
 	}
+	// Several calls, for example two requests to /shutdown, must close the channel once.
 	p.requestShutdown = sync.OnceFunc(func() { close(p.shutdown) })
 	if err := p.assemble(background, ending); err != nil {
+		// Some listeners and connections may already be open.
 		p.operators.Close()
 		p.close()
 		return nil, err
@@ -107,6 +110,8 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 // assemble builds the proxy's parts and opens its listeners. background ends the work of all parts,
 // and ending makes HTTP connections drain.
 func (p *Proxy) assemble(background, ending context.Context) error {
+	// The order matters: the identity needs meters, connections to controllers need the identity, and the paths need
+	// both.
 	c := p.config
 	taps := new(tap.Registry)
 	m := meters.New(meters.Config{
@@ -118,6 +123,7 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	if c.LogLines != nil {
 		m.CountDropped("program", c.LogLines.Dropped)
 	}
+	// id is nil without an identity, and all connections are then cleartext.
 	id, err := p.loadIdentity(background, m)
 	if err != nil {
 		return err
@@ -135,6 +141,7 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	if p.spans, err = p.newSpans(background, id, m); err != nil {
 		return err
 	}
+	// Both are filled below, when the ports of all listeners are known. No connection is served before.
 	outward := new(ownPorts) // refused by the outbound path
 	inward := new(ownPorts)  // refused by the inbound path
 	out := outbound.New(background, outbound.Config{
@@ -150,6 +157,7 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 		Origin: c.Settings.Inbound.Origin.Find(), Refuse: inward.refuse, Ending: ending,
 		Taps: taps, Spans: p.spans, Meters: m, Log: p.log, Access: c.Log.Access, AccessLog: p.access,
 	})
+	// Try both, so that the user sees both errors.
 	err = errors.Join(
 		p.listen(outboundPath, c.Outbound.Listen, c.Outbound.Accept, certified(id, out)),
 		p.listen(inboundPath, []netip.AddrPort{c.Settings.Inbound.Listen}, c.Settings.Inbound.Accept, certified(id, in)))
@@ -167,6 +175,7 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	p.Inbound = p.addrOf(inboundPath)
 	p.Admin = p.serveAdmin(operator, id)
 	p.Tap = p.serveTap(taps, describe, id)
+	// Only now are all listeners open, so that their ports are known.
 	local, addrErr := localAddrs()
 	p.setOwnPorts(outward, inward, local)
 	return errors.Join(err, addrErr, p.operators.Err())
@@ -179,6 +188,7 @@ const minRetain = 100 * time.Millisecond
 // checkOrigin warns if the original destination of inbound connections cannot be found. The proxy
 // then resets them, because it does not know where to forward them.
 func (p *Proxy) checkOrigin(ctx context.Context) {
+	// No inbound listener, no warning.
 	addr := p.addrOf(inboundPath)
 	if addr == "" {
 		return
@@ -192,6 +202,7 @@ func (p *Proxy) checkOrigin(ctx context.Context) {
 // describe returns a function that returns the tree of all layers with their current state. out and
 // in are the servers of the two paths.
 func (p *Proxy) describe(out, in tcplayer.Server) func() layer.Node {
+	// The tree is built for each call, because its state changes.
 	return func() layer.Node {
 		n := layer.Node{Name: "proxy", Children: []layer.Node{layer.Describe(out), layer.Describe(in)}}
 		if p.identity != nil {
@@ -213,6 +224,7 @@ func serverName(s *settings.Identity) string {
 	return s.ServerName
 }
 
+// serverID returns the identity in this proxy's certificate, or "" without an identity.
 func serverID(s *settings.Identity) string {
 	if s == nil {
 		return ""
@@ -226,6 +238,7 @@ func ready(id *identity.Identity) func() bool {
 	if id == nil {
 		return nil
 	}
+	// Ready with a context that has ended does not wait.
 	done, cancel := context.WithCancel(context.Background())
 	cancel()
 	return func() bool { return id.Ready(done) == nil }

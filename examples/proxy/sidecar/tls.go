@@ -38,6 +38,7 @@ const detectTimeout = time.Second
 // cleartext.
 func (o *optionalTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	r := bufio.NewReaderSize(conn, 1<<10)
+	// A client that sends nothing must not occupy the server.
 	_ = conn.SetReadDeadline(time.Now().Add(detectTimeout))
 	first, err := r.Peek(1)
 	if err != nil {
@@ -45,6 +46,7 @@ func (o *optionalTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	}
 	// gRPC removes this deadline after the HTTP/2 preface.
 	_ = conn.SetReadDeadline(time.Now().Add(handshakeTimeout))
+	// Peek has read ahead into r, so both protocols must continue to read from it.
 	peeked := &peekedConn{conn, r}
 	if first[0] != recordHandshake {
 		return o.TransportCredentials.ServerHandshake(peeked)

@@ -24,6 +24,7 @@ type optionalListener struct {
 	cfg *tls.Config
 }
 
+// Accept does not read from the connection, so a slow client does not block it.
 func (l *optionalListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
@@ -44,7 +45,9 @@ type optionalConn struct {
 	secure atomic.Pointer[tls.Conn] // nil: cleartext, or not detected yet
 }
 
+// Read detects on the first call whether the client uses TLS, and then reads decrypted bytes or the plain ones.
 func (c *optionalConn) Read(p []byte) (int, error) {
+	// The detection runs once, in the server's first Read, and blocks only this connection.
 	c.detect.Do(c.detectTLS)
 	switch secure := c.secure.Load(); {
 	case c.err != nil:
@@ -58,10 +61,12 @@ func (c *optionalConn) Read(p []byte) (int, error) {
 // detectTLS reads the first byte, and performs the TLS handshake if the client uses TLS.
 func (c *optionalConn) detectTLS() {
 	first, err := c.peeked.r.Peek(1)
+	// An error, or cleartext: c.secure stays nil.
 	if c.err = err; err != nil || first[0] != recordHandshake {
 		return
 	}
 	secure := tls.Server(c.peeked, c.cfg)
+	// Read has no context that could end the handshake.
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
 	if c.err = secure.HandshakeContext(ctx); c.err != nil {
@@ -71,6 +76,7 @@ func (c *optionalConn) detectTLS() {
 	c.secure.Store(secure)
 }
 
+// Write encrypts the bytes if TLS was detected.
 func (c *optionalConn) Write(p []byte) (int, error) {
 	if secure := c.secure.Load(); secure != nil {
 		return secure.Write(p)
@@ -80,6 +86,7 @@ func (c *optionalConn) Write(p []byte) (int, error) {
 
 // CloseWrite closes the connection for writing, if that is supported.
 func (c *optionalConn) CloseWrite() error {
+	// TLS sends an alert first.
 	if secure := c.secure.Load(); secure != nil {
 		return secure.CloseWrite()
 	}
@@ -89,6 +96,7 @@ func (c *optionalConn) CloseWrite() error {
 	return nil
 }
 
+// Close also tells the client of the end if TLS was detected.
 func (c *optionalConn) Close() error {
 	if secure := c.secure.Load(); secure != nil {
 		return secure.Close()

@@ -35,10 +35,13 @@ func Client(exporter *spans.Exporter, direction meters.Direction) httplayer.Laye
 	return newLayer(exporter, direction, spans.Client)
 }
 
+// newLayer returns a layer that records a span of the given kind for requests with a sampled trace. A nil exporter
+// means that no spans are recorded, and the layer is nil.
 func newLayer(exporter *spans.Exporter, direction meters.Direction, kind spans.Kind) httplayer.Layer {
 	if exporter == nil {
 		return nil
 	}
+	// tracer has stored the span in the context. layer.Trace only completes it when the response ends.
 	record := layer.Trace(func(ctx context.Context, _ *http.Request) (context.Context, layer.Span[*http.Response]) {
 		s, _ := ctx.Value(spanKey{}).(*span)
 		return ctx, s
@@ -62,14 +65,18 @@ type tracer struct {
 	recorded  httplayer.Service // the embedded Service, wrapped by the layer that ends spans
 }
 
+// Call records a span for the request if its headers belong to a sampled trace.
 func (t *tracer) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	parent, ok := spans.ParseAny(req.Header)
+	// Without a sampled trace, the request is not recorded, and its headers stay as they are.
 	if !ok || !parent.Sampled() {
 		return t.Service.Call(ctx, req)
 	}
 	s := t.newSpan(&parent, req)
+	// Copy the request, because the caller still owns its headers.
 	traced := *req
 	traced.Header = req.Header.Clone()
+	// The next proxy's span becomes a child of this one.
 	s.Write(traced.Header)
 	return t.recorded.Call(reqctx.WithValue(ctx, spanKey{}, s), &traced)
 }
@@ -92,6 +99,7 @@ func (t *tracer) newSpan(parent *spans.Context, req *http.Request) *span {
 	var a httplayer.HTTP
 	path, query, scheme, authority := a.Path(req), a.Query(req), a.Scheme(req), a.Authority(req)
 	s := &span{exporter: t.exporter, Span: spans.Span{
+		// 14 is the largest number of attributes below, with the status.
 		Context: *parent.Child(), Kind: t.kind, Name: path, Start: time.Now(), Attributes: make([]spans.Attribute, 0, 14),
 	}}
 	s.Set("direction", t.direction)
@@ -103,14 +111,17 @@ func (t *tracer) newSpan(parent *spans.Context, req *http.Request) *span {
 		s.Set("url.query", query)
 		path += "?" + query
 	}
+	// A user name and password in the authority must not reach the collector.
 	if userEnd := strings.LastIndexByte(authority, '@'); userEnd >= 0 {
 		authority = "REDACTED@" + authority[userEnd+1:]
 	}
 	s.Set("url.full", scheme+"://"+authority+path)
+	// A gateway in front may have replaced the host, and tells the original one here.
 	host := req.Header.Get("X-Forwarded-Host")
 	if host == "" {
 		host = a.Authority(req)
 	}
+	// An error means that host has no port.
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {
 		name = host
@@ -144,10 +155,12 @@ func (s *span) setStatus(code int) { s.Set("http.response.status_code", strconv.
 // the proxy answers it.
 func (s *span) End(c layer.Class, err error) {
 	s.Span.End = time.Now()
+	// Without response headers, the client receives the status of the error.
 	if !s.head && err != nil {
 		status, _ := httplayer.StatusFromError(err)
 		s.setStatus(status)
 	}
+	// A rejection is not the endpoint's failure, but the request failed all the same.
 	if c.IsFailure() || errors.Is(err, layer.ErrNotReady) {
 		s.Failure = c.String()
 		if err != nil {

@@ -39,6 +39,7 @@ func (c *Cluster) Decisions(ctx context.Context, resources []Resource, period ti
 		return nil, err
 	}
 	rows := decisions{}
+	// A proxy without both readings has no growth to add.
 	for _, p := range m.pods.Of {
 		rows.add(m.before[p.key()], m.after[p.key()])
 	}
@@ -60,6 +61,7 @@ type decisions map[[3]string]*Decision
 func (d decisions) add(previous, current series) {
 	for s := range current.since(previous) {
 		server := s.labels["srv_name"]
+		// Outbound metrics, and requests without a server, are not decisions.
 		if s.labels["srv_kind"] == "" || s.labels["direction"] == "outbound" {
 			continue
 		}
@@ -70,6 +72,7 @@ func (d decisions) add(previous, current series) {
 		if kind := s.labels["authz_kind"]; kind != "" {
 			authorization = kind + "/" + s.labels["authz_name"]
 		}
+		// Metrics of different names and classes add up in one row.
 		key := [3]string{server, s.labels["route_name"], authorization}
 		row := d[key]
 		if row == nil {
@@ -84,6 +87,7 @@ func (d decisions) add(previous, current series) {
 				row.Failures += s.grown
 			}
 		case "response_latency_ms_bucket":
+			// The bucket's bound is its label le.
 			if le, err := strconv.ParseFloat(s.labels["le"], 64); err == nil {
 				row.latency[le] += s.grown
 			}

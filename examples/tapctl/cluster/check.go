@@ -44,6 +44,7 @@ func (r Right) String() string {
 	}
 	if r.Name != "" {
 		name += " " + r.Name
+		// kubectl writes a subresource as a flag.
 		if resource, subresource, ok := strings.Cut(r.Resource, "/"); ok {
 			name = resource + "/" + r.Name + " --subresource=" + subresource
 		}
@@ -56,8 +57,10 @@ func (r Right) String() string {
 
 // Rights returns the rights that tapctl needs to find the pods of the resources in a cluster.
 func Rights(resources []Resource) []Right {
+	// One namespace suffices for all rights if the resources share it.
 	namespace := common(resources)
 	all := make([]Right, 0, 4+len(resources))
+	// Pods are found by watching, and their owners one by one.
 	all = append(all, Right{"list", "pods", "", namespace, ""}, Right{"watch", "pods", "", namespace, ""},
 		Right{"get", "replicasets", "apps", namespace, ""}, Right{"get", "jobs", "batch", namespace, ""})
 	for _, r := range resources {
@@ -77,6 +80,7 @@ func Rights(resources []Resource) []Right {
 func IdentityRights(controlPlane string, pods []Pod) []Right {
 	all := []Right{{"get", "configmaps", "", controlPlane, anchorsConfigMap}}
 	for _, p := range pods {
+		// The identity of a ServiceAccount is NAME.NAMESPACE.serviceaccount.identity.….
 		account, _, _ := strings.Cut(p.TapClient, ".serviceaccount.identity.")
 		name, namespace, ok := strings.Cut(account, ".")
 		if !ok {
@@ -95,6 +99,7 @@ func IdentityRights(controlPlane string, pods []Pod) []Right {
 func (c *Cluster) Denied(ctx context.Context, rights []Right) ([]Right, error) {
 	var denied []Right
 	for _, r := range rights {
+		// The API wants the subresource apart.
 		resource, subresource, _ := strings.Cut(r.Resource, "/")
 		answer, err := c.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authz.SelfSubjectAccessReview{
 			Spec: authz.SelfSubjectAccessReviewSpec{ResourceAttributes: &authz.ResourceAttributes{
@@ -134,6 +139,7 @@ func (c *Cluster) TrustAnchors(ctx context.Context, namespace string) ([]*x509.C
 		return nil, err
 	}
 	var all []*x509.Certificate
+	// A ConfigMap may contain several anchors, one after the other.
 	for {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
@@ -158,12 +164,14 @@ var ErrNoCertificate = errors.New("it has no certificate yet")
 // tell, or the zero time for a proxy without an identity.
 func CertificateExpiry(ctx context.Context, p Pod) (time.Time, error) {
 	const patience = 5 * time.Second
+	// Linkerd's proxy and gotower's have different names for the metric.
 	names := []string{"control_identity_cert_expiration_timestamp_seconds", "identity_cert_expiration_timestamp_seconds"}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 	all, err := readMetrics(ctx, &client, p.Metrics, names)
 	switch {
 	case err != nil || p.Identity == "":
 		return time.Time{}, err
+	// A value of 0 means that there is no certificate yet.
 	case len(all) == 0 || all[names[0]]+all[names[1]] == 0:
 		return time.Time{}, ErrNoCertificate
 	}

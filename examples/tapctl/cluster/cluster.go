@@ -54,6 +54,7 @@ func Open(o Options) (*Cluster, error) {
 	if o.Namespace != "" {
 		namespace = o.Namespace
 	}
+	// --all-namespaces has precedence.
 	if o.AllNamespaces {
 		namespace = metav1.NamespaceAll
 	}
@@ -61,8 +62,10 @@ func Open(o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("selector %q: %w", o.Selector, err)
 	}
+	// -1 disables client-go's limit of requests, because a user waits for the answers.
 	cfg.QPS = -1
 	cfg.UserAgent = "tapctl"
+	// Warnings about old API versions would disturb the output.
 	cfg.WarningHandler = rest.NoWarnings{}
 	transport, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -91,6 +94,7 @@ func (c *Cluster) Close() { c.close() }
 func (c *Cluster) Expand(ctx context.Context, resources []Resource) ([]Resource, error) {
 	var all []Resource
 	for _, r := range resources {
+		// A named resource is only looked up to see whether it exists.
 		if r.Name != "" {
 			if _, err := c.get(ctx, r); err != nil {
 				return nil, err
@@ -114,6 +118,7 @@ func (c *Cluster) Expand(ctx context.Context, resources []Resource) ([]Resource,
 func (c *Cluster) get(ctx context.Context, r Resource) (*unstructured.Unstructured, error) {
 	namespace := r.Namespace
 	switch {
+	// Namespaces themselves are in no namespace.
 	case r.Kind == "namespace":
 		namespace = metav1.NamespaceNone
 	case namespace == metav1.NamespaceAll:

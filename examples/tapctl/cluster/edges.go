@@ -37,8 +37,10 @@ func edges(pods []Pod, metrics map[string]series, label string) []Edge {
 	for _, p := range pods {
 		source := p.Labels()[label]
 		namespace := p.Namespace
+		// since(nil) yields every metric with its labels.
 		for s := range metrics[p.key()].since(nil) {
 			destination := s.labels["dst_"+label]
+			// Only connections to endpoints name both sides.
 			if source == "" || destination == "" || s.labels["direction"] != "outbound" || s.labels["peer"] != "dst" {
 				continue
 			}
@@ -46,6 +48,7 @@ func edges(pods []Pod, metrics map[string]series, label string) []Edge {
 				Source: source, SourceNamespace: namespace, Destination: destination, DestinationNamespace: s.labels["dst_namespace"],
 				NoTLS: s.labels["no_tls_reason"],
 			}
+			// Without TLS, nobody has proven an identity.
 			if s.labels["tls"] == "true" {
 				e.ClientID = account(p.Identity)
 				e.ServerID = account(s.labels["server_id"])
@@ -58,10 +61,12 @@ func edges(pods []Pod, metrics map[string]series, label string) []Edge {
 		destination := p.Labels()[label]
 		for s := range metrics[p.key()].since(nil) {
 			client := account(s.labels["client_id"])
+			// The edge is already known from the client's own metrics.
 			if destination == "" || client == "" || s.labels["direction"] != "inbound" || s.labels["peer"] != "src" ||
 				clients[[3]string{destination, p.Namespace, client}] {
 				continue
 			}
+			// A client that is not in the cluster's resources is only known by its account.
 			name, namespace, _ := strings.Cut(client, ".")
 			found[Edge{
 				Source: name, SourceNamespace: namespace, Destination: destination, DestinationNamespace: p.Namespace,
@@ -69,6 +74,7 @@ func edges(pods []Pod, metrics map[string]series, label string) []Edge {
 			}] = true
 		}
 	}
+	// The order is that of the table: by source, then by destination.
 	return slices.SortedFunc(maps.Keys(found), func(a, b Edge) int {
 		return cmp.Or(cmp.Compare(a.SourceNamespace, b.SourceNamespace), cmp.Compare(a.Source, b.Source),
 			cmp.Compare(a.DestinationNamespace, b.DestinationNamespace), cmp.Compare(a.Destination, b.Destination),

@@ -35,6 +35,7 @@ const identityTimeout = 10 * time.Second
 // not choose a server that receives the token. The certificate is renewed until [Identity.Close],
 // even after ctx has ended, because other pods may allow the same identity.
 func (c *Cluster) Identify(ctx context.Context, controlPlane string, p Pod) (_ *Identity, err error) {
+	// The name has the form ACCOUNT.NAMESPACE.serviceaccount.identity.PLANE.DOMAIN.
 	account, domain, ok := strings.Cut(p.TapClient, ".serviceaccount.identity.")
 	name, namespace, named := strings.Cut(account, ".")
 	switch plane, _, _ := strings.Cut(domain, "."); {
@@ -43,12 +44,14 @@ func (c *Cluster) Identify(ctx context.Context, controlPlane string, p Pod) (_ *
 	case plane != controlPlane:
 		return nil, fmt.Errorf("its control plane is in the namespace %s and not in %s (-L)", plane, controlPlane)
 	}
+	// The renewal must not end with ctx, which may belong to one pod.
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
 			cancel()
 		}
 	}()
+	// token requests a new token for each certificate, because tokens expire.
 	token := func(ctx context.Context) ([]byte, error) {
 		const audience = "identity.l5d.io"
 		r, err := c.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name,
@@ -58,6 +61,7 @@ func (c *Cluster) Identify(ctx context.Context, controlPlane string, p Pod) (_ *
 		}
 		return []byte(r.Status.Token), nil
 	}
+	// Fail early, with the API server's own error, if the user lacks the right.
 	if _, err := token(ctx); err != nil {
 		return nil, err
 	}
@@ -65,11 +69,13 @@ func (c *Cluster) Identify(ctx context.Context, controlPlane string, p Pod) (_ *
 	if err != nil {
 		return nil, err
 	}
+	// The key never leaves this process.
 	key, csr, err := identity.Request(p.TapClient)
 	if err != nil {
 		return nil, err
 	}
 	id, err := identity.New(identity.Config{
+		// The first token above was only a test.
 		Name: p.TapClient, Roots: anchors, Key: key, CSR: csr, Token: func() ([]byte, error) { return token(running) },
 		MinRefresh: c.refresh,
 	})
@@ -80,6 +86,7 @@ func (c *Cluster) Identify(ctx context.Context, controlPlane string, p Pod) (_ *
 	if err != nil {
 		return nil, err
 	}
+	// The authority's certificate is verified, but this client has none yet.
 	creds := credentials.NewTLS(id.Bootstrap("", p.AuthorityName, "h2"))
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
 	if err != nil {
@@ -119,6 +126,7 @@ func (c *Cluster) authority(ctx context.Context, namespace, addr string) (string
 	if err != nil {
 		return "", err
 	}
+	// Any ready pod will do.
 	for i := range list.Items {
 		if p := newPod(&list.Items[i]); p != nil && p.Ready {
 			return net.JoinHostPort(p.IP, port), nil

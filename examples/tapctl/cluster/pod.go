@@ -41,6 +41,7 @@ func (p *Pod) Meshed() bool { return p.Tap != "" }
 // of its owners.
 func (p *Pod) Labels() map[string]string {
 	all := map[string]string{"pod": p.Name, "namespace": p.Namespace, "serviceaccount": p.account}
+	// An owner's kind is its label, except for jobs.
 	for _, o := range p.Owners {
 		all[o.Label()] = o.Name
 	}
@@ -56,12 +57,14 @@ const (
 
 // newPod converts o, an object of the API server. It returns nil if the pod does not run.
 func newPod(o *corev1.Pod) *Pod {
+	// A pod without an address has not started yet, and one that has ended cannot be watched.
 	if o.Status.PodIP == "" || o.Status.Phase != corev1.PodRunning {
 		return nil
 	}
 	p := &Pod{
 		Namespace: o.Namespace, Name: o.Name, IP: o.Status.PodIP, uid: o.UID, account: o.Spec.ServiceAccountName, labels: o.Labels,
 	}
+	// An empty name means the default account.
 	if p.account == "" {
 		p.account = "default"
 	}
@@ -86,6 +89,7 @@ func newPod(o *corev1.Pod) *Pod {
 // portOf returns the port with the given name in the container c, or else the port of the address
 // in the environment variable variable, or else standard.
 func portOf(c *corev1.Container, name, variable, standard string) string {
+	// A named port has precedence, because it is what Kubernetes uses.
 	for _, port := range c.Ports {
 		if port.Name == name {
 			return strconv.Itoa(int(port.ContainerPort))
@@ -105,6 +109,7 @@ func environ(c *corev1.Container, name string) string {
 		return ""
 	}
 	value := c.Env[i].Value
+	// Kubernetes replaces references to earlier variables only.
 	for _, e := range c.Env[:i] {
 		if e.Value != "" {
 			value = strings.ReplaceAll(value, "$("+e.Name+")", e.Value)
@@ -119,6 +124,7 @@ func environ(c *corev1.Container, name string) string {
 func (p *Pod) identity(c *corev1.Container) string {
 	const middle = ".serviceaccount.identity."
 	name := environ(c, "LINKERD2_PROXY_IDENTITY_LOCAL_NAME")
+	// A SPIFFE ID is returned as it is.
 	if name == "" {
 		name = environ(c, "LINKERD2_PROXY_IDENTITY_SERVER_ID")
 	}
@@ -137,6 +143,7 @@ type owner struct {
 
 // controller returns the owner that is the object's controller, or the zero owner.
 func controller(refs []metav1.OwnerReference) owner {
+	// At most one owner is the controller.
 	for _, r := range refs {
 		if r.Controller != nil && *r.Controller {
 			return owner{strings.ToLower(r.Kind), r.Name, r.UID}
@@ -150,9 +157,11 @@ func controller(refs []metav1.OwnerReference) owner {
 // requests each ReplicaSet and Job only once from the API server.
 func (c *Cluster) ownersOf(ctx context.Context, o *corev1.Pod) ([]Resource, error) {
 	first := controller(o.OwnerReferences)
+	// Owners of other kinds cannot be named on the command line.
 	if kindOf(first.kind) == nil {
 		return nil, nil
 	}
+	// A Deployment owns ReplicaSets, and a CronJob owns Jobs. All other kinds have no owner of interest.
 	all := []Resource{{Kind: first.kind, Namespace: o.Namespace, Name: first.name}}
 	if first.kind != "replicaset" && first.kind != "job" {
 		return all, nil
@@ -160,6 +169,7 @@ func (c *Cluster) ownersOf(ctx context.Context, o *corev1.Pod) ([]Resource, erro
 	c.mu.Lock()
 	second, ok := c.owners[first.uid]
 	c.mu.Unlock()
+	// Two goroutines may both ask, which is harmless.
 	if !ok {
 		u, err := c.get(ctx, all[0])
 		switch {

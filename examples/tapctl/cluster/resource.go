@@ -17,6 +17,7 @@ type kind struct {
 	schema.GroupVersionResource
 }
 
+// kinds lists the kinds of resources, by which pods can be selected.
 var kinds = []kind{ //nolint:gochecknoglobals // constant
 	{name: "pod", names: []string{"pods", "po"}, GroupVersionResource: core("pods")},
 	{name: "namespace", names: []string{"namespaces", "ns"}, GroupVersionResource: core("namespaces")},
@@ -53,7 +54,7 @@ func kindOf(name string) *kind {
 	return &kinds[i]
 }
 
-// Resource is a resource of a cluster, such as a Deployment.
+// Resource is a resource of a cluster, such as a Deployment, whose pods a command watches.
 type Resource struct {
 	Kind      string // in the singular and in lower case: deployment
 	Namespace string // "" means all namespaces
@@ -93,6 +94,7 @@ func Parse(args []string, namespace string) ([]Resource, error) {
 	for i := 0; i < len(args); i++ {
 		name, object, slash := strings.Cut(args[i], "/")
 		k := kindOf(strings.ToLower(name))
+		// The order matters: with a slash, the argument is complete, and without one, names follow.
 		switch {
 		case k == nil:
 			return nil, fmt.Errorf("%q is not a resource: must be KIND/NAME, where KIND is %s", args[i], kindNames())
@@ -102,6 +104,7 @@ func Parse(args []string, namespace string) ([]Resource, error) {
 			all = append(all, k.resource(namespace, object))
 			continue
 		}
+		// The names end at the next argument that begins with a kind.
 		names := args[i+1:]
 		if end := slices.IndexFunc(names, Is); end >= 0 {
 			names = names[:end]
@@ -117,6 +120,7 @@ func Parse(args []string, namespace string) ([]Resource, error) {
 	return all, nil
 }
 
+// resource returns a resource of the kind k. A namespace is its own namespace.
 func (k *kind) resource(namespace, name string) Resource {
 	if k.name == "namespace" {
 		return Resource{Kind: k.name, Namespace: name, Name: name}
@@ -124,6 +128,7 @@ func (k *kind) resource(namespace, name string) Resource {
 	return Resource{Kind: k.name, Namespace: namespace, Name: name}
 }
 
+// kindNames returns the names of all kinds for an error message.
 func kindNames() string {
 	all := make([]string, 0, len(kinds))
 	for _, k := range kinds {

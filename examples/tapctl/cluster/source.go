@@ -51,14 +51,17 @@ func (s *Source) Name(p Pod) string {
 // an event's client or endpoint is a pod in the watched namespace, the event also gets that pod's
 // labels.
 func (s *Source) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int) iter.Seq2[tap.ProcessEvent, error] {
+	// retryTime is when the watch should end, if the request has a duration.
 	var retryTime time.Time
 	if d := req.GetDuration(); d != nil {
 		retryTime = time.Now().Add(d.AsDuration())
 	}
+	// follow watches a single pod. Its share of the rate is sent to the process.
 	follow := func(ctx context.Context, p tap.Process, share int) iter.Seq2[tap.ProcessEvent, error] {
 		req := proto.CloneOf(req)
 		req.MaxRps = uint32(share)
 		if !retryTime.IsZero() {
+			// A pod that appears later is only watched for the rest of the time. 0 would mean no limit.
 			req.Duration = durationpb.New(max(time.Until(retryTime), 1))
 		}
 		return tap.Follow(ctx, []tap.Process{p}, req)
@@ -66,6 +69,7 @@ func (s *Source) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int)
 	return func(yield func(tap.ProcessEvent, error) bool) {
 		var pods *Pods
 		for i := range each(ctx, s, maxRPS, follow) {
+			// The order matters: each item has one of these, or is a tick.
 			switch {
 			case i.pods != nil:
 				pods = i.pods
@@ -73,6 +77,7 @@ func (s *Source) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int)
 				if !yield(tap.ProcessEvent{}, i.err) {
 					return
 				}
+			// The names come from the last list of pods.
 			case i.pod != nil && !i.ended:
 				i.value.Event = named(i.value.Event, i.pod, pods)
 				if !yield(i.value, nil) {
@@ -87,6 +92,7 @@ func (s *Source) Watch(ctx context.Context, req *tappb.WatchRequest, maxRPS int)
 // endpoints get their pods' names, if these pods are in the watched namespace. When a pod has
 // ended, its rows are removed.
 func (s *Source) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) iter.Seq2[*tappb.TopResponse, error] {
+	// A table needs no share of the rate, because it only counts.
 	follow := func(ctx context.Context, p tap.Process, _ int) iter.Seq2[*tappb.TopResponse, error] {
 		return tap.FollowTop(ctx, []tap.Process{p}, req)
 	}
@@ -96,6 +102,7 @@ func (s *Source) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) ite
 			every = d.AsDuration()
 		}
 		next := time.Now().Add(every)
+		// rows contains the last table of each pod.
 		rows := map[string]*tappb.TopResponse{}
 		var pods *Pods
 		for i := range each(ctx, s, maxRPS, follow) {
@@ -111,6 +118,7 @@ func (s *Source) Top(ctx context.Context, req *tappb.TopRequest, maxRPS int) ite
 			case i.pod != nil:
 				rows[i.pod.key()] = namedRows(i.value, i.pod, pods)
 			}
+			// Items arrive more often than tables are due. Ticks make sure that there is one in time.
 			if time.Now().Before(next) {
 				continue
 			}
@@ -145,8 +153,8 @@ var errNoProxy = errors.New("the pod has no proxy: inject it")
 type members[T any] struct {
 	*Source
 
-	follow func(ctx context.Context, p tap.Process, share int) iter.Seq2[T, error]
-	maxRPS int
+	follow func(ctx context.Context, p tap.Process, share int) iter.Seq2[T, error] // share is the pod's part of maxRPS
+	maxRPS int                                                                     // the rate for all pods together
 	items  chan item[T]
 
 	running sync.WaitGroup
@@ -171,8 +179,10 @@ func each[T any](
 	return func(yield func(item[T]) bool) {
 		// Without the deadline of ctx, which gRPC would send to the processes.
 		memberCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		// The deferred call stops AfterFunc when the sequence ends first.
 		defer context.AfterFunc(ctx, cancel)()
 		m := &members[T]{Source: s, follow: follow, maxRPS: maxRPS, items: make(chan item[T]), all: map[string]*member{}}
+		// These deferred calls run in reverse: first cancel, then wait for the goroutines.
 		defer m.running.Wait()
 		defer cancel()
 		watched := make(chan struct{})
@@ -198,6 +208,7 @@ func each[T any](
 			case i.ended:
 				m.end(i.pod)
 			}
+			// The sequence ends with the last pod's, unless there has been no pod yet.
 			if !yield(i) || i.ended && m.ended() {
 				return
 			}
@@ -220,6 +231,7 @@ func (m *members[T]) send(ctx context.Context, i item[T]) bool {
 func (m *members[T]) watch(ctx context.Context) {
 	for pods, err := range m.Cluster.Watch(ctx, m.Resources) {
 		if pods != nil {
+			// The error of send is ignored, because the loop ends with ctx anyway.
 			m.send(ctx, item[T]{pods: pods})
 			for _, p := range pods.Of {
 				if !p.Meshed() {
@@ -235,6 +247,7 @@ func (m *members[T]) watch(ctx context.Context) {
 
 // update starts to follow new pods, and stops to follow those that do not exist any more.
 func (m *members[T]) update(ctx context.Context, pods *Pods) {
+	// Only pods with a proxy can be followed.
 	meshed := slices.DeleteFunc(slices.Clone(pods.Of), func(p Pod) bool { return !p.Meshed() })
 	present := make(map[string]bool, len(meshed))
 	for _, p := range meshed {
@@ -242,6 +255,7 @@ func (m *members[T]) update(ctx context.Context, pods *Pods) {
 		if m.all[p.key()] == nil {
 			memberCtx, stop := context.WithCancel(ctx)
 			m.all[p.key()] = &member{cancel: stop}
+			// The share is that of the current number of pods, and does not change later.
 			share := int(top.PerProcess(m.maxRPS, len(meshed)))
 			m.running.Go(func() {
 				defer stop()
@@ -251,6 +265,7 @@ func (m *members[T]) update(ctx context.Context, pods *Pods) {
 	}
 	for key, watch := range m.all {
 		if !present[key] {
+			// The goroutine of one ends, and its last item is ignored.
 			watch.cancel()
 			delete(m.all, key)
 		}
@@ -260,6 +275,7 @@ func (m *members[T]) update(ctx context.Context, pods *Pods) {
 // one follows a single pod, p, and sends its items to the consumer. ctx belongs to all pods, and
 // memberCtx to this one. It returns when memberCtx ends or p has no more items.
 func (m *members[T]) one(ctx, memberCtx context.Context, p Pod, share int) {
+	// The end is sent with ctx, because memberCtx may have ended already.
 	defer m.send(ctx, item[T]{pod: &p, ended: true})
 	conn, err := m.Dial(memberCtx, p)
 	if err != nil {
@@ -272,6 +288,7 @@ func (m *members[T]) one(ctx, memberCtx context.Context, p Pod, share int) {
 		if err != nil {
 			i = item[T]{err: err}
 		}
+		// After memberCtx has ended, errors are only its consequence.
 		if memberCtx.Err() != nil || !m.send(ctx, i) {
 			return
 		}
@@ -287,6 +304,7 @@ func (m *members[T]) end(p *Pod) {
 
 // ended reports whether every pod's sequence has ended. Without pods, it returns false.
 func (m *members[T]) ended() bool {
+	// A pod that does not exist any more has been removed from all.
 	for _, watch := range m.all {
 		if !watch.ended {
 			return false
@@ -300,6 +318,7 @@ func (m *members[T]) ended() bool {
 func named(e tap.Event, p *Pod, pods *Pods) tap.Event {
 	source := lookUp(pods, e.Source)
 	destination := lookUp(pods, e.Destination)
+	// One of the two is the pod itself, whose address may be that of loopback.
 	switch e.Direction {
 	case tap.Inbound:
 		destination = p
@@ -333,7 +352,9 @@ func withLabels(labels map[string]string, p *Pod) map[string]string {
 // namedRows returns a copy of p's rows with names in place of addresses. A client or endpoint
 // gets a name if its address belongs to p or to a pod in pods.
 func namedRows(rows *tappb.TopResponse, p *Pod, pods *Pods) *tappb.TopResponse {
+	// Copy, because the table belongs to the stream.
 	rows = proto.CloneOf(rows)
+	// name returns the pod's name for an address. own tells that the address is p's.
 	name := func(addr string, own bool) string {
 		if own {
 			return p.Name

@@ -40,17 +40,21 @@ type latencies map[float64]float64
 // interpolates like Prometheus's histogram_quantile. It returns false without responses.
 func (t *Traffic) Quantile(q float64) (time.Duration, bool) { return t.latency.quantile(q) }
 
+// quantile returns the latency that the fraction q of the responses did not exceed, and false without responses.
 func (l latencies) quantile(q float64) (time.Duration, bool) {
+	// The bucket without an upper bound contains all responses.
 	total := l[math.Inf(1)]
 	if total == 0 {
 		return 0, false
 	}
 	lower := 0.0
 	count := 0.0
+	// The buckets are cumulative. The first one that contains enough responses contains the quantile.
 	for _, upper := range slices.Sorted(maps.Keys(l)) {
 		n := l[upper]
 		if n >= q*total && n > count {
 			ms := lower
+			// Within a bucket, responses are assumed to be spread evenly. The last one has no upper bound.
 			if !math.IsInf(upper, 1) {
 				ms += (upper - lower) * (q*total - count) / (n - count)
 			}
@@ -86,6 +90,7 @@ func (c *Cluster) Traffic(
 			if p.Meshed() {
 				t.Meshed++
 			}
+			// A proxy without both readings has no growth to add.
 			t.add(m.before[p.key()], m.after[p.key()], destination)
 		}
 		all = append(all, t)
@@ -111,6 +116,7 @@ func (c *Cluster) measure(
 		return nil, err
 	}
 	began := time.Now()
+	// Counters are read twice, and their difference is the traffic.
 	m := &measurement{before: scrape(ctx, pods.Of, names, warn)}
 	select {
 	case <-ctx.Done():
@@ -120,8 +126,10 @@ func (c *Cluster) measure(
 	if m.pods, err = c.Pods(ctx, resources); err != nil {
 		return nil, err
 	}
+	// Reading takes time, so the period is measured.
 	m.period = time.Since(began)
 	m.after = scrape(ctx, m.pods.Of, names, warn)
+	// Without a first reading, the growth is not known.
 	for pod, first := range m.before {
 		if first == nil {
 			delete(m.after, pod)
@@ -150,12 +158,14 @@ func scrape(ctx context.Context, pods []Pod, names []string, warn func(error)) m
 	var running sync.WaitGroup
 	all := make(map[string]series, len(pods))
 	for _, p := range pods {
+		// Acquire fails only if ctx has ended.
 		if !p.Meshed() || slots.Acquire(ctx, 1) != nil {
 			continue
 		}
 		running.Go(func() {
 			defer slots.Release(1)
 			s, err := readMetrics(ctx, &client, p.Metrics, names)
+			// warn also needs the lock, because it may not be safe for concurrent use.
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -189,12 +199,15 @@ func readMetrics(ctx context.Context, client *http.Client, addr string, names []
 	s := series{}
 	lines := bufio.NewScanner(io.LimitReader(rsp.Body, maxMetrics))
 	for lines.Scan() {
+		// The name ends at the labels, or at the value if there are none.
 		name, _, _ := strings.Cut(lines.Text(), "{")
 		name, _, _ = strings.Cut(name, " ")
+		// Label values may contain braces and spaces, so the labels end at the last brace.
 		end := strings.LastIndexByte(lines.Text(), '}')
 		if !slices.Contains(names, name) || end < 0 && strings.ContainsRune(lines.Text(), '{') {
 			continue
 		}
+		// The key is the line up to the value.
 		end = max(end+1, len(name))
 		text, _, _ := strings.Cut(strings.TrimSpace(lines.Text()[end:]), " ") // a time may follow
 		if value, err := strconv.ParseFloat(text, 64); err == nil {
@@ -211,6 +224,8 @@ func (t *Traffic) add(previous, current series, destination *Resource) {
 		if !counts(s.labels, destination) {
 			continue
 		}
+		// The order matters: the first three count requests, and the others connections, of which only one side
+		// counts.
 		switch {
 		case s.name == "response_total" && s.labels["classification"] == "success":
 			t.Success += s.grown
@@ -248,6 +263,7 @@ func (s series) since(previous series) iter.Seq[sample] {
 			if err != nil {
 				continue
 			}
+			// Growth and value are the same for a counter that is new or was reset.
 			current := sample{name, labels, value, value}
 			if value >= previous[key] {
 				current.grown -= previous[key]
@@ -280,6 +296,7 @@ func counts(labels map[string]string, destination *Resource) bool {
 		(destination.Namespace == "" || labels["dst_namespace"] == destination.Namespace)
 }
 
+// errLabels is the error of a line that is no Prometheus text.
 var errLabels = errors.New("labels must be name=\"value\" pairs in braces")
 
 // parseLabels parses labels in Prometheus text after the opening brace.
@@ -287,6 +304,7 @@ func parseLabels(text string) (map[string]string, error) {
 	all := map[string]string{}
 	for text != "" && text[0] != '}' {
 		name, rest, ok := strings.Cut(text, "=")
+		// Values are quoted as Go quotes strings.
 		quoted, err := strconv.QuotedPrefix(rest)
 		if !ok || err != nil {
 			return nil, errLabels
@@ -296,6 +314,7 @@ func parseLabels(text string) (map[string]string, error) {
 			return nil, errLabels
 		}
 		all[strings.TrimSpace(name)] = value
+		// The comma after the last label is optional.
 		text = strings.TrimPrefix(rest[len(quoted):], ",")
 	}
 	return all, nil

@@ -38,6 +38,7 @@ type condition struct {
 func (c *Cluster) conditions(ctx context.Context, resources []Resource) ([]condition, error) {
 	var all []condition
 	for _, r := range resources {
+		// Each Service has its own selector, so all of them are looked up.
 		if r.Kind == "service" && r.Name == "" {
 			expanded, err := c.Expand(ctx, []Resource{r})
 			if err != nil {
@@ -56,6 +57,7 @@ func (c *Cluster) conditions(ctx context.Context, resources []Resource) ([]condi
 			if err != nil {
 				return nil, err
 			}
+			// A Service's pods are those that match its selector. Other kinds are found by owner.
 			if r.Kind == "service" {
 				selector, _, _ := unstructured.NestedStringMap(u.Object, "spec", "selector")
 				if len(selector) == 0 {
@@ -84,6 +86,7 @@ func (w *condition) has(p *Pod) bool {
 	case "service":
 		return w.selector.Matches(labels.Set(p.labels))
 	}
+	// All other kinds own pods.
 	return slices.ContainsFunc(p.Owners, func(o Resource) bool { return o.Kind == w.Kind && (w.Name == "" || w.Name == o.Name) })
 }
 
@@ -100,6 +103,7 @@ type Pods struct {
 func (p *Pods) OfResource(r Resource) []Pod {
 	var all []Pod
 	for _, w := range p.wanted {
+		// The resource is compared as a whole, because it was one of those on the command line.
 		if w.Resource != r {
 			continue
 		}
@@ -124,11 +128,13 @@ func (c *Cluster) Watch(ctx context.Context, resources []Resource) iter.Seq2[*Po
 			return
 		}
 		namespace := common(resources)
+		// A list of one pod finds out whether the user may list pods at all.
 		if _, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
 			yield(nil, fmt.Errorf("the pods: %w", err))
 			return
 		}
 		ctx, cancel := context.WithCancel(ctx)
+		// One value is enough: it means that something has changed since the last list.
 		changed := make(chan struct{}, 1)
 		failed := make(chan error, 1)
 		informer := c.informer(namespace, changed, failed)
@@ -140,6 +146,7 @@ func (c *Cluster) Watch(ctx context.Context, resources []Resource) iter.Seq2[*Po
 			}
 		})
 		defer running.Wait()
+		// The deferred calls run in reverse: first cancel, then wait for the goroutines.
 		defer cancel()
 		for {
 			select {
@@ -152,9 +159,12 @@ func (c *Cluster) Watch(ctx context.Context, resources []Resource) iter.Seq2[*Po
 				continue
 			case <-changed:
 			}
+			// A change before the first complete list would yield only a part of the pods. Then wait until changes
+			// settle.
 			if !informer.HasSynced() || backoff.Sleep(ctx, c.settle) != nil {
 				continue
 			}
+			// The pods may be incomplete together with an error, so both are yielded.
 			pods, err := c.pods(ctx, informer.GetStore().List(), wanted)
 			if ctx.Err() != nil || !yield(pods, err) {
 				return
@@ -176,6 +186,7 @@ func notify(changed chan<- struct{}) {
 // drops an error if the previous one has not been received.
 func (c *Cluster) informer(namespace string, changed chan<- struct{}, failed chan error) cache.SharedInformer {
 	pods := c.client.CoreV1().Pods(namespace)
+	// report passes an error on, or drops it if the last one has not been read.
 	report := func(err error) {
 		if err == nil {
 			return
@@ -197,6 +208,7 @@ func (c *Cluster) informer(namespace string, changed chan<- struct{}, failed cha
 			return w, err
 		},
 	}, c.client), &corev1.Pod{}, 0)
+	// strip drops parts of pods that are large and not needed.
 	strip := func(o any) (any, error) {
 		if p, ok := o.(*corev1.Pod); ok {
 			p.ManagedFields = nil
@@ -204,6 +216,7 @@ func (c *Cluster) informer(namespace string, changed chan<- struct{}, failed cha
 		}
 		return o, nil
 	}
+	// tell ignores which pod has changed, because the whole list is read.
 	tell := func(any) { notify(changed) }
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: tell, DeleteFunc: tell, UpdateFunc: func(_, now any) { tell(now) },
@@ -242,6 +255,7 @@ func (c *Cluster) pods(ctx context.Context, objects []any, wanted []condition) (
 	slices.SortFunc(all.Of, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+	// One error stands for all, because they are usually the same.
 	if len(errs) > 0 {
 		return all, fmt.Errorf("the owners of pods: %w", errs[0])
 	}
@@ -250,6 +264,7 @@ func (c *Cluster) pods(ctx context.Context, objects []any, wanted []condition) (
 
 // Pods returns the current pods of the resources.
 func (c *Cluster) Pods(ctx context.Context, resources []Resource) (*Pods, error) {
+	// The first item is the current list.
 	for pods, err := range c.Watch(ctx, resources) {
 		return pods, err
 	}

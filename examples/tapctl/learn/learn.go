@@ -83,6 +83,7 @@ func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 // printable. There must be a response other than "not found", "method not allowed" or
 // UNIMPLEMENTED.
 func isRoute(r request, e *tap.ResponseEnd) bool {
+	// The concatenation is only used to check all three at once.
 	switch line := r.method + r.authority + r.path; {
 	case text.Clean(line) != line:
 		return false
@@ -96,10 +97,12 @@ func isRoute(r request, e *tap.ResponseEnd) bool {
 // the host is an IP address or missing.
 func serviceName(authority string) (string, bool) {
 	host := authority
+	// The last colon separates the port.
 	if colon := strings.LastIndexByte(authority, ':'); colon >= 0 {
 		host = authority[:colon]
 	}
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	// These characters only occur in IPv6 addresses.
 	if host == "" || strings.ContainsAny(host, "[]:") {
 		return "", false
 	}

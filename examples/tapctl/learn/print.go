@@ -23,9 +23,11 @@ func (p *Profiles) Write(w io.Writer) (int, error) {
 		if err != nil {
 			return n, err
 		}
+		// Without a route, there is no profile to write.
 		if text == nil {
 			continue
 		}
+		// Documents after the first are separated.
 		if n++; n > 1 {
 			text = append([]byte("---\n"), text...)
 		}
@@ -67,6 +69,7 @@ type (
 func (h *host) document(name string) ([]byte, error) {
 	doc := serviceProfile{APIVersion: "linkerd.io/v1alpha2", Kind: "ServiceProfile", Metadata: metadata{name, namespace(name)}}
 	total := &route{}
+	// each visits the routes in the order in which linkerd compares them.
 	h.root.each(nil, func(path []string, method string, r *route) {
 		text, pattern := written(path)
 		doc.Spec.Routes = append(doc.Spec.Routes, routeSpec{Name: method + " " + text, Condition: condition{method, pattern}})
@@ -104,6 +107,7 @@ func namespace(name string) string {
 func written(path []string) (text, pattern string) {
 	var t, p strings.Builder
 	for _, segment := range path {
+		// wildcard stands for a segment that differs between requests.
 		if segment == wildcard {
 			t.WriteString("/{id}")
 			p.WriteString("/[^/]*")

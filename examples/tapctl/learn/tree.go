@@ -36,6 +36,7 @@ const (
 	maxSegments = 32
 )
 
+// segments splits a path, which begins with a slash.
 func segments(path string) []string { return strings.Split(path[1:], "/") }
 
 // add counts a request in the node below n with the given path, and creates missing
@@ -51,9 +52,11 @@ func (n *node) add(path []string, grpc bool, method string, s sample) {
 	n.count(method, s)
 }
 
+// count adds a request to the route for its method, unless there are too many methods.
 func (n *node) count(method string, s sample) {
 	r := n.seen[method]
 	if r == nil {
+		// Clients may invent methods without limit.
 		if len(n.seen) >= maxMethods {
 			return
 		}
@@ -70,13 +73,16 @@ func (n *node) count(method string, s sample) {
 	}
 }
 
+// child returns the node for the next segment, and creates it if necessary.
 func (n *node) child(segment string, grpc bool) *node {
 	if c := n.names[segment]; c != nil {
 		return c
 	}
+	// Too many names are probably ids of a form that isID does not know.
 	if !grpc && len(n.names) >= maxNames {
 		n.merge()
 	}
+	// gRPC's segments are names of services and methods, and so never ids.
 	if !grpc && (n.wide || isID(segment)) {
 		if n.any == nil {
 			n.any = &node{}
@@ -107,6 +113,7 @@ func (n *node) merge() {
 // join merges the node other, with all nodes below it, into n. If both trees contain a node with
 // the same path, join adds their counts.
 func (n *node) join(other *node) {
+	// The nil checks keep empty maps from being allocated, because most nodes need none.
 	for method, r := range other.seen {
 		if n.seen == nil {
 			n.seen = map[string]*route{}
@@ -135,6 +142,7 @@ func (n *node) join(other *node) {
 			n.names[name] = c
 		}
 	}
+	// Merging may have made too many names, which then become one child.
 	if n.wide = n.wide || other.wide; n.wide || len(n.names) > maxNames {
 		n.merge()
 	}
@@ -147,6 +155,7 @@ const wildcard = "/"
 // each calls visit for every route at n or below. path leads to n. The child that ids share comes
 // last, because linkerd applies the first route that matches.
 func (n *node) each(path []string, visit func(path []string, method string, r *route)) {
+	// Sorted, so that the output does not change between runs.
 	for _, method := range slices.Sorted(maps.Keys(n.seen)) {
 		visit(path, method, n.seen[method])
 	}
@@ -172,6 +181,7 @@ func isID(segment string) bool {
 			letters++
 		}
 	}
+	// The order does not matter, because each case alone makes an id.
 	switch {
 	case digits > 0 && letters == 0:
 		return true

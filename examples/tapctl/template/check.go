@@ -18,19 +18,23 @@ type checker struct {
 // the type lacks. nodes is the parsed template, and actions tells each action's position for the
 // error.
 func check(nodes []jsonpath.Node, actions []place, object reflect.Type) error {
+	// c.around begins with the whole object, and grows with each range.
 	c := &checker{around: []shape{{object}}}
 	n := 0
+	// ranges contains where each open range began.
 	var ranges []place
 	for _, node := range nodes {
 		action, ok := node.(*jsonpath.ListNode)
 		if !ok {
 			continue
 		}
-		here := place{1, "the template"}
+		// Text between actions is no ListNode, so n counts only actions.
+		here := place{column: 1, text: "the template"}
 		if n < len(actions) {
 			here = actions[n]
 		}
 		n++
+		// The action may have opened or ended a range.
 		deep := len(c.around)
 		if err := c.action(action); err != nil {
 			return here.in(err)
@@ -54,8 +58,10 @@ func check(nodes []jsonpath.Node, actions []place, object reflect.Type) error {
 // action checks list, the parsed expression between two braces. If the expression is {range},
 // the following expressions are checked for the elements of the range, until {end}.
 func (c *checker) action(list *jsonpath.ListNode) error {
+	// now is the shape at which the expression has arrived, and nil for plain values.
 	now := c.around[len(c.around)-1]
-	opens := false
+	opens := false // the action begins a range
+	// An empty action, {}, prints the object.
 	asks := len(list.Nodes) == 0
 	for _, node := range list.Nodes {
 		var err error
@@ -75,12 +81,14 @@ func (c *checker) action(list *jsonpath.ListNode) error {
 			now = nil
 		default:
 			asks = true
+			// A field or an index leads to another shape.
 			now, err = now.then(node)
 		}
 		if err != nil {
 			return err
 		}
 	}
+	// Later actions start at the elements of the range.
 	if opens {
 		c.around = append(c.around, now)
 	}

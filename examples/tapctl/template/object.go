@@ -38,6 +38,7 @@ func decode(v any) (any, error) {
 		return nil, err
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
+	// Numbers stay exact, because large ones would be printed with an exponent.
 	d.UseNumber()
 	var object any
 	if err := d.Decode(&object); err != nil {
@@ -62,6 +63,7 @@ func typed(v any) any {
 		}
 	case string:
 		return cleanString(v)
+	// Most numbers are integers.
 	case json.Number:
 		if n, err := v.Int64(); err == nil {
 			return n

@@ -16,6 +16,7 @@ type place struct {
 // as client-go's parser if text is a valid template.
 func places(text string) []place {
 	var all []place
+	// index is where the search for the next action continues.
 	for index := 0; ; {
 		begin := strings.IndexByte(text[index:], '{')
 		if begin < 0 {
@@ -33,6 +34,7 @@ func length(text string) int {
 	var closing byte // the closing quote or bracket; 0 outside of both
 	for i := 1; i < len(text); i++ {
 		switch c := text[i]; {
+		// An escaped character never closes anything.
 		case c == '\\':
 			i++
 		case closing != 0:

@@ -19,6 +19,7 @@ type Template struct {
 // Parse parses text as a template for objects of sample's type. The template uses the JSON names
 // of fields. If a field does not exist in the type, the error tells its position in text.
 func Parse(text string, sample any) (*Template, error) {
+	// The order matters: the position of a mistake refers to the complete template.
 	text = relaxed(text)
 	parsed, err := parse(text)
 	if err != nil {
@@ -40,6 +41,7 @@ var singleField = regexp.MustCompile(`^(?:\{\.?([A-Za-z_][^{}]*)\}|\.?([A-Za-z_]
 // the missing braces and dot. It returns any other text unchanged.
 func relaxed(text string) string {
 	if found := singleField.FindStringSubmatch(text); found != nil {
+		// One of the two groups is always empty.
 		return "{." + found[1] + found[2] + "}"
 	}
 	return text
@@ -66,6 +68,7 @@ func (t *Template) Execute(w io.Writer, v any) error {
 	if err != nil {
 		return &Error{err}
 	}
+	// An object without the requested fields prints nothing, or only the template's fixed text.
 	if line == "" || line == t.blank {
 		return nil
 	}
@@ -76,8 +79,10 @@ func (t *Template) Execute(w io.Writer, v any) error {
 	return err
 }
 
+// print returns the template's output for object, which [decode] has returned.
 func (t *Template) print(object any) (line string, err error) {
 	// A jsonpath.JSONPath keeps state, so each object needs a new one.
+	// Missing fields print nothing, because most events lack most fields.
 	path := jsonpath.New("template").AllowMissingKeys(true)
 	err = guard(func() error {
 		if err := path.Parse(t.text); err != nil {
@@ -91,6 +96,7 @@ func (t *Template) print(object any) (line string, err error) {
 	return line, err
 }
 
+// parse parses text. A panic of client-go's parser becomes an error.
 func parse(text string) (p *jsonpath.Parser, err error) {
 	err = guard(func() error {
 		p, err = jsonpath.Parse("template", text)

@@ -16,10 +16,12 @@ func CleanJSON(data []byte) []byte {
 	for len(data) > 0 {
 		r, n := utf8.DecodeRune(data)
 		data = data[n:]
+		// Line breaks inside strings are already escaped.
 		if r == '\n' || unicode.IsPrint(r) {
 			out = utf8.AppendRune(out, r)
 			continue
 		}
+		// JSON escapes characters in UTF-16, which may need two units.
 		for _, unit := range utf16.AppendRune(nil, r) {
 			out = append(out, '\\', 'u', hex[unit>>12], hex[unit>>8&0xf], hex[unit>>4&0xf], hex[unit&0xf])
 		}

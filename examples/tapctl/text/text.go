@@ -22,11 +22,13 @@ func Clean(s string) string {
 	for s != "" {
 		r, n := utf8.DecodeRuneInString(s)
 		switch {
+		// Invalid UTF-8 is shown byte by byte.
 		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(&b, `\x%02x`, s[0])
 		case unicode.IsPrint(r):
 			b.WriteRune(r)
 		default:
+			// The result is quoted, and the quotes are not wanted.
 			q := strconv.QuoteRuneToASCII(r)
 			b.WriteString(q[1 : len(q)-1])
 		}
@@ -45,6 +47,7 @@ func CleanLines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
+// printable reports whether s is valid UTF-8 without unprintable characters.
 func printable(s string) bool {
 	if !utf8.ValidString(s) {
 		return false
@@ -63,6 +66,7 @@ func Width(s string) int { return ansi.StringWidth(s) }
 // Fit shortens s to n columns by replacing a part in the middle with "…". It keeps more of the
 // end than of the beginning, because similar names usually differ at the end.
 func Fit(s string, n int) string {
+	// The order matters: each case assumes the ones before. Below 6 columns, two parts would be too short to read.
 	switch w := Width(s); {
 	case w <= n:
 		return s
@@ -71,6 +75,7 @@ func Fit(s string, n int) string {
 	case n < 6:
 		return ansi.Truncate(s, n, "…")
 	default:
+		// A quarter of the width is for the beginning.
 		begin := ansi.Truncate(s, (n-1)/4, "")
 		end := ""
 		for skip := w - (n - 1 - Width(begin)); skip < w; skip++ { // retries if a wide character was cut in half
@@ -119,6 +124,7 @@ func Exact(d time.Duration) string {
 // Count returns n in decimal with a comma before each group of three digits, such as 1,234.
 func Count(n uint64) string {
 	s := strconv.FormatUint(n, 10)
+	// The commas are inserted from the right.
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "," + s[i:]
 	}
@@ -128,6 +134,7 @@ func Count(n uint64) string {
 // Rate returns r, a number of events per second, as text. Below 10, the text includes one
 // decimal.
 func Rate(r float64) string {
+	// 9.95 would be rounded to 10.0.
 	if r < 9.95 {
 		return fmt.Sprintf("%.1f", r)
 	}
@@ -142,6 +149,7 @@ func Percent(count, total uint64) string {
 	}
 	share := float64(count) / float64(total)
 	if count < total {
+		// Rounding must not hide a failure.
 		share = min(share, 0.9999)
 	}
 	return fmt.Sprintf("%.2f%%", 100*share)
@@ -176,6 +184,7 @@ func Fill(parts []string, n int) string {
 	const space = "  "
 	line := ""
 	for i, p := range parts {
+		// Parts are separated by two spaces, except before the first.
 		if i > 0 {
 			p = space + p
 		}

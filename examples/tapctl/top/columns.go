@@ -17,10 +17,10 @@ import (
 // column describes one column in top's table.
 type column struct {
 	title string
-	width int // in a printed table, as in `linkerd viz top`
-	tight int // usual width on a screen
-	least int // smallest width on a narrow screen; 0: width is fixed
-	right bool
+	width int  // in a printed table, as in `linkerd viz top`
+	tight int  // usual width on a screen
+	least int  // smallest width on a narrow screen; 0: width is fixed
+	right bool // the values are aligned to the right
 	value func(*tappb.Row) string
 	// before compares two rows by this column, as the argument of slices.SortFunc. It
 	// returns a negative number if a is shown before b.
@@ -37,6 +37,7 @@ type shown struct {
 
 // columns returns the columns that s selects, from left to right.
 func columns(s shown) []column {
+	// The columns depend on what the rows contain, and on the flags.
 	var all []column
 	if !s.hideSources {
 		all = append(all, named("Source", 23, 6, (*tappb.Row).GetSource))
@@ -65,17 +66,28 @@ func columns(s shown) []column {
 	return append(all, latency("Worst", (*tappb.Row).GetWorst), latency("Last", (*tappb.Row).GetLast), successRate())
 }
 
+// named returns a column with a name, sorted alphabetically. width is that of a printed table. minWidth is the usual
+// width on a screen, and also how narrow the column may become there.
 func named(title string, width, minWidth int, value func(*tappb.Row) string) column {
 	clean := func(r *tappb.Row) string { return text.Clean(value(r)) }
-	return column{title, width, minWidth, minWidth, false, clean, func(a, b *tappb.Row) int { return cmp.Compare(value(a), value(b)) }}
+	return column{
+		title: title, width: width, tight: minWidth, least: minWidth, value: clean,
+		before: func(a, b *tappb.Row) int { return cmp.Compare(value(a), value(b)) },
+	}
 }
 
+// number returns a column with a number, sorted from the largest.
 func number(title string, width int, value func(*tappb.Row) float64, show func(*tappb.Row) string) column {
-	return column{title, width, width, 0, true, show, func(a, b *tappb.Row) int { return cmp.Compare(value(b), value(a)) }}
+	return column{
+		title: title, width: width, tight: width, right: true, value: show,
+		before: func(a, b *tappb.Row) int { return cmp.Compare(value(b), value(a)) },
+	}
 }
 
+// latency returns a column with a duration, sorted from the longest. Rows without ended requests come last.
 func latency(title string, value func(*tappb.Row) *durationpb.Duration) column {
 	took := func(r *tappb.Row) float64 {
+		// -1 is less than any latency.
 		if r.GetCount() == 0 {
 			return -1
 		}
@@ -96,17 +108,19 @@ func latency(title string, value func(*tappb.Row) *durationpb.Duration) column {
 func successRate() column {
 	share := func(r *tappb.Row) float64 {
 		if r.GetCount() == 0 {
+			// 2 is more than any rate.
 			return 2
 		}
 		return float64(r.GetSuccesses()) / float64(r.GetCount())
 	}
 	return column{
-		"Success Rate", 12, 12, 0, true,
-		func(r *tappb.Row) string { return text.Percent(r.GetSuccesses(), r.GetCount()) },
-		func(a, b *tappb.Row) int { return cmp.Compare(share(a), share(b)) },
+		title: "Success Rate", width: 12, tight: 12, right: true,
+		value:  func(r *tappb.Row) string { return text.Percent(r.GetSuccesses(), r.GetCount()) },
+		before: func(a, b *tappb.Row) int { return cmp.Compare(share(a), share(b)) },
 	}
 }
 
+// direction returns the short name of the row's direction.
 func direction(r *tappb.Row) string {
 	switch r.GetDirection() {
 	case pb.TapEvent_INBOUND:
@@ -148,6 +162,7 @@ func sorted(rows []*tappb.Row, c *column, reverse bool) {
 func withoutSources(rows []*tappb.Row) []*tappb.Row {
 	sums := map[string]*tappb.Row{}
 	var out []*tappb.Row
+	// Copy, because the rows belong to the answer.
 	for _, r := range rows {
 		r := &tappb.Row{
 			Destination: r.GetDestination(), Method: r.GetMethod(), Path: r.GetPath(), Route: r.GetRoute(),
@@ -162,6 +177,7 @@ func withoutSources(rows []*tappb.Row) []*tappb.Row {
 		sums[key(r)] = r
 		out = append(out, r)
 	}
+	// The most frequent requests come first, as in the answers of processes.
 	slices.SortStableFunc(out, func(a, b *tappb.Row) int { return cmp.Compare(b.GetCount(), a.GetCount()) })
 	return out
 }
@@ -169,6 +185,7 @@ func withoutSources(rows []*tappb.Row) []*tappb.Row {
 // add adds r's counts to sum. Each quantile in sum becomes the larger of both values, which is an
 // upper bound for the true quantile.
 func add(sum, r *tappb.Row) {
+	// A row without ended requests has no best latency.
 	if sum.GetCount() == 0 || r.GetCount() > 0 && less(r.GetBest(), sum.GetBest()) {
 		sum.Best = r.GetBest()
 	}
@@ -185,8 +202,10 @@ func add(sum, r *tappb.Row) {
 	sum.Open += r.GetOpen()
 }
 
+// less reports whether a is shorter than b.
 func less(a, b *durationpb.Duration) bool { return a.AsDuration() < b.AsDuration() }
 
+// later returns the longer of two durations.
 func later(a, b *durationpb.Duration) *durationpb.Duration {
 	if less(a, b) {
 		return b

@@ -14,6 +14,7 @@ type cursor struct {
 // place moves the cursor to the new position of the selected item, and scrolls so that this item
 // is visible. keys holds the current items' keys. height is how many items fit on the screen.
 func (c *cursor) place(keys []string, height int) {
+	// The selected item may have moved, or may have been removed.
 	if c.key != "" {
 		if i := slices.Index(keys, c.key); i >= 0 {
 			c.at = i
@@ -21,7 +22,9 @@ func (c *cursor) place(keys []string, height int) {
 			c.key = ""
 		}
 	}
+	// The list may have become shorter.
 	c.at = max(0, min(c.at, len(keys)-1))
+	// Scroll as little as necessary, and not beyond the end.
 	c.first = max(min(c.first, c.at), c.at-max(height, 1)+1)
 	c.first = max(0, min(c.first, len(keys)-height))
 }
@@ -34,6 +37,7 @@ func (c *cursor) move(rows int, keys []string) {
 		return
 	}
 	c.at = max(0, min(c.at+rows, len(keys)-1))
+	// At the top, the cursor stays at the top instead of following an item.
 	if c.key = keys[c.at]; c.at == 0 {
 		c.key = ""
 	}
@@ -42,6 +46,7 @@ func (c *cursor) move(rows int, keys []string) {
 // step returns how many items a key moves a cursor down, or up if negative. page is how many
 // items fit on the screen. ok is false if the key does not move a cursor.
 func step(key string, page int) (rows int, ok bool) {
+	// far is further than any list is long. move limits it.
 	const far = 1 << 30
 	page = max(page, 1)
 	switch key {

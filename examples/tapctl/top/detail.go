@@ -12,21 +12,25 @@ type detail struct {
 	first  int // first line on the screen
 }
 
+// press scrolls the lines on the screen.
 func (d *detail) press(key string, width, height int) {
 	if rows, ok := step(key, height-1); ok {
 		d.first = max(0, min(d.first+rows, len(d.record.text(width))-height))
 	}
 }
 
+// lines returns the screen with everything about the request.
 func (d *detail) lines(width, height int) drawn {
 	r := d.record
 	init := r.first.RequestInit
 	all := r.text(width)
+	// The lower limit comes last, because the text may be shorter than the screen.
 	d.first = max(0, min(d.first, len(all)-height))
 	help := []string{"esc back", "↑↓ scroll", "? help", "q quit"}
 	if more := len(all) - height - d.first; more > 0 {
 		help = append(help, text.Plural(uint64(more), "more line")+" below")
 	}
+	// A request in HTTP/1 may lack the authority and the scheme.
 	url := init.Path
 	if init.Authority != "" {
 		url = init.Authority + url
@@ -63,6 +67,7 @@ func (r *record) text(width int) []string {
 		p.put("response", fmt.Sprintf("%d  after %s", r.response.Status, text.Exact(r.response.SinceRequestInit)))
 		p.fields(r.response.Headers)
 	}
+	// Without an end, nothing more is known.
 	if r.end == nil {
 		p.put("open", "it has not ended yet")
 		return p.lines

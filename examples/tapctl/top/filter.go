@@ -16,6 +16,7 @@ func searchText(r *tappb.Row) string {
 // write handles a key that the user presses while typing the filter. typed is
 // the text that the key adds, or "" for a key without text, such as an arrow.
 func (t *table) write(key, typed string) {
+	// The order of keys does not matter: each ends or changes the typing.
 	switch key {
 	case "enter":
 		t.typing = false
@@ -23,6 +24,7 @@ func (t *table) write(key, typed string) {
 		t.typing = false
 		t.filter = ""
 	case "backspace":
+		// A character may have several bytes.
 		_, n := utf8.DecodeLastRuneInString(t.filter)
 		t.filter = t.filter[:len(t.filter)-n]
 	case "ctrl+u":
@@ -36,6 +38,7 @@ func (t *table) write(key, typed string) {
 // filter would become too long.
 func (t *table) paste(s string) {
 	const most = 200
+	// Longer texts than most are pasted by mistake.
 	if t.typing && len(t.filter)+len(s) <= most {
 		t.filter += strings.ReplaceAll(s, "\n", " ")
 	}

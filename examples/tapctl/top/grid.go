@@ -14,6 +14,7 @@ type grid struct {
 	cells   [][]cell
 }
 
+// gridColumn is a column with its title and its limits of width.
 type gridColumn struct {
 	title string
 	right bool
@@ -22,11 +23,13 @@ type gridColumn struct {
 	mark  rune // shown after the title, unless it is 0
 }
 
+// cell is one cell's text, with a style that may differ from that of its line.
 type cell struct {
 	text  string
 	style style
 }
 
+// head returns the column's title, with its mark if there is one.
 func (c gridColumn) head() string {
 	if c.mark != 0 {
 		return c.title + string(c.mark)
@@ -39,6 +42,7 @@ func (c gridColumn) head() string {
 // column is not made narrower. If width is 0, the grid may have any width.
 func (g *grid) widths(width int) []int {
 	widths := make([]int, len(g.columns))
+	// One space separates columns.
 	total := max(0, len(widths)-1)
 	for i, c := range g.columns {
 		widths[i] = max(c.width, text.Width(c.head()))
@@ -47,6 +51,7 @@ func (g *grid) widths(width int) []int {
 		}
 		total += widths[i]
 	}
+	// Make the widest column one narrower at a time, so that the remaining ones become similar.
 	for width > 0 && total > width {
 		widest := -1
 		for i, c := range g.columns {
@@ -79,8 +84,10 @@ func (g *grid) lines(w window) []string {
 	for i, c := range g.columns {
 		head[i] = cell{text: c.head()}
 	}
+	// The titles use one line of the height.
 	lines := []string{heading.of(g.line(head, widths, w, plain))}
 	for i := w.first; i < len(g.cells) && len(lines) < w.height; i++ {
+		// The cursor's row is shown inverted.
 		base := plain
 		if i == w.selected {
 			base = selection
@@ -108,12 +115,14 @@ func (g *grid) line(cells []cell, widths []int, w window, base style) string {
 		if i > 0 {
 			b.WriteByte(' ')
 		}
+		// Each cell is shortened or padded to the column's width.
 		s := text.Pad(text.Fit(c.text, widths[i]), widths[i], g.columns[i].right)
 		if c.style != plain {
 			s = c.style.within(s, base)
 		}
 		b.WriteString(s)
 	}
+	// The line is cut after it is complete, because styles must not be cut.
 	line := b.String()
 	if w.width > 0 {
 		line = ansi.Cut(line, w.left, w.left+w.width)
@@ -121,5 +130,6 @@ func (g *grid) line(cells []cell, widths []int, w window, base style) string {
 	if base == plain {
 		return strings.TrimRight(line, " ")
 	}
-	return base.of(text.Pad(line, w.width, false))
+	// A selected line is inverted over the whole width.
+	return base.of(text.Pad(line, w.width, false)) // spaces at the end
 }

@@ -26,6 +26,7 @@ func helpLines(width int) []string {
 		"",
 		"  q ctrl-c                  quit",
 	}
+	// A narrow screen cuts the lines, because wrapped ones would be confusing.
 	for i, l := range lines {
 		lines[i] = ansi.Truncate(l, width, "…")
 	}

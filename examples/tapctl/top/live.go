@@ -93,6 +93,7 @@ func (c *Config) source() Source {
 	return Processes(c.Processes)
 }
 
+// advised returns err with advice for the user, if Advise is set.
 func (c *Config) advised(err error) error {
 	if c.Advise != nil {
 		return c.Advise(err)
@@ -126,6 +127,7 @@ func Collect(ctx context.Context, c Config) ([]*tappb.Row, error) {
 // often returns how often to update. If ctx carries a deadline, that is a tenth of the remaining
 // time, but at least 100 ms and at most maximum. Without a deadline, it is maximum.
 func often(ctx context.Context, maximum time.Duration) time.Duration {
+	// Short runs are updated more often, so that the last update is near the end.
 	if end, ok := ctx.Deadline(); ok {
 		maximum = max(least, min(maximum, time.Until(end)/10))
 	}
@@ -137,11 +139,13 @@ func often(ctx context.Context, maximum time.Duration) time.Duration {
 func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error) {
 	every := cmp.Or(c.Every, Interval)
 	next := time.Now().Add(every)
+	// The processes send updates more often than tables are printed.
 	return c.each(ctx, often(ctx, min(every, Refresh)), func(answer *tappb.TopResponse) error {
 		rows := answer.GetRows()
 		if len(rows) == 0 || time.Now().Before(next) {
 			return nil // an empty table is not printed
 		}
+		// The next time is counted from the planned one, so that delays do not add up.
 		next = next.Add(every)
 		if c.Note != "" {
 			fmt.Fprintln(out, c.Note)
@@ -161,6 +165,7 @@ func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb
 	var rows []*tappb.Row
 	var refused []error
 	for answer, err := range c.answers(ctx, every) {
+		// The order matters: when ctx ends, all streams fail, which is no error.
 		switch {
 		case ctx.Err() != nil:
 			return rows, nil
@@ -201,6 +206,7 @@ func (c *Config) answers(ctx context.Context, every time.Duration) iter.Seq2[*ta
 	}
 	const all = 1000 // the number of rows that a process counts
 	req.Every = durationpb.New(every)
+	// More rows than a screen has are needed, because the user may filter and sort them.
 	req.Rows = all
 	return c.source().Top(ctx, req, c.MaxRPS)
 }

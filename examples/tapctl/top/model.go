@@ -41,6 +41,7 @@ type model struct {
 // this time.
 const newsLast = 15 * time.Second
 
+// newModel returns the model for c, whose requests come from source.
 func newModel(c Config, source watching) *model {
 	return &model{config: c, source: source, now: time.Now, table: newTable(c)}
 }
@@ -51,6 +52,7 @@ func (m *model) Init() tea.Cmd { return nil }
 // Update implements [tea.Model]. It handles one message: a key, a new size, or data of
 // follower.
 func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	// Each message is from follower or from the terminal.
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		m.width = msg.Width
@@ -63,11 +65,13 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case overMsg:
 		m.over = msg.err
 		return m, tea.Quit
+	// A message may arrive after its list has been closed.
 	case seenMsg:
 		if m.requests != nil && m.requests.number == msg.number {
 			m.requests.take(msg)
 		}
 	case tea.PasteMsg:
+		// Only the filter of the table takes text.
 		if m.requests == nil && !m.help {
 			m.table.paste(msg.Content)
 		}
@@ -96,6 +100,7 @@ func (m *model) addError(news newsMsg) {
 // press handles a key. The command that it returns may quit or suspend the program.
 func (m *model) press(msg tea.KeyPressMsg) tea.Cmd {
 	key := msg.String()
+	// The order matters: keys that always work come first, then whatever takes all keys.
 	switch {
 	case key == "ctrl+c":
 		return tea.Quit
@@ -113,6 +118,7 @@ func (m *model) press(msg tea.KeyPressMsg) tea.Cmd {
 		m.help = true
 		return nil
 	}
+	// The uppermost screen gets the key.
 	switch {
 	case m.detail != nil:
 		m.pressDetail(key)
@@ -124,6 +130,7 @@ func (m *model) press(msg tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
+// pressTable handles a key for the table. Enter opens the requests of the selected row.
 func (m *model) pressTable(key string) {
 	if key != "enter" {
 		m.table.press(key, m.body())
@@ -133,14 +140,17 @@ func (m *model) pressTable(key string) {
 	if row == nil {
 		return
 	}
+	// The number tells this list's messages from those of earlier ones.
 	m.numbers++
 	m.requests = newRequests(m.numbers, row, m.table.columns.HideSources)
 	m.requests.stop = m.source.watch(m.numbers, m.requests.ask(&m.config))
 }
 
+// pressRequests handles a key for the list of requests. Enter opens the selected one.
 func (m *model) pressRequests(key string) {
 	switch key {
 	case "esc", "backspace":
+		// The processes stop to send events for this list.
 		m.requests.stop()
 		m.requests = nil
 	case "enter":
@@ -152,6 +162,7 @@ func (m *model) pressRequests(key string) {
 	}
 }
 
+// pressDetail handles a key for the screen with one request.
 func (m *model) pressDetail(key string) {
 	if key == "esc" || key == "backspace" {
 		m.detail = nil

@@ -16,6 +16,7 @@ func (r *record) failed() bool {
 // code returns the HTTP status, or 0 without a response. It returns 200 if the ResponseInit
 // with the status was dropped, but the ResponseEnd shows that there was a response.
 func (r *record) code() int {
+	// The order matters: an event with the status has precedence over what its absence implies.
 	switch {
 	case r.response != nil:
 		return r.response.Status
@@ -32,6 +33,7 @@ func (r *record) status() string {
 	if r.response != nil {
 		code = strconv.Itoa(r.response.Status)
 	}
+	// The order matters: an open request comes first, and then the most specific result.
 	switch {
 	case r.end == nil && code == "":
 		return "…"
@@ -47,6 +49,7 @@ func (r *record) status() string {
 	return code
 }
 
+// join returns code and s with a space, or only s without a code.
 func join(code, s string) string {
 	if code == "" {
 		return s

@@ -18,14 +18,18 @@ type page struct {
 	lines []string
 }
 
+// blank appends an empty line.
 func (p *page) blank() { p.lines = append(p.lines, "") }
 
 // put appends a name and its value. A long value is wrapped into several lines.
 func (p *page) put(name, value string) {
+	// names is the width of the column with names.
 	const names = 11
-	head := text.Pad(name, names, false)
+	head := text.Pad(name, names, false) // spaces at the end
 	space := strings.Repeat(" ", names)
+	// 20 columns are the least that is readable, even if the screen is narrower.
 	for i, l := range wrap(value, max(20, p.width-names)) {
+		// The name is only shown in the first line.
 		if i > 0 {
 			head = space
 		}
@@ -33,10 +37,11 @@ func (p *page) put(name, value string) {
 	}
 }
 
+// fields appends header fields, one on each line, shortened to the width.
 func (p *page) fields(fields []tap.Field) {
 	const names = 24
 	for _, f := range fields {
-		line := "  " + text.Pad(text.Clean(f.Name), names, false) + " " + text.Clean(f.Value)
+		line := "  " + text.Pad(text.Clean(f.Name), names, false) + " " + text.Clean(f.Value) // spaces after the name
 		p.lines = append(p.lines, text.Fit(line, p.width))
 	}
 }
@@ -44,16 +49,18 @@ func (p *page) fields(fields []tap.Field) {
 // node appends n, a node in a request's explanation, then its children, one level deeper, and
 // last the service that n wraps, at n's level. depth is the level.
 func (p *page) node(depth int, n layer.Node) {
+	// The attributes are shown in their order.
 	parts := make([]string, 0, len(n.State))
 	for _, a := range n.State {
 		value := fmt.Sprint(a.Value)
+		// A duration with all digits would be hard to read.
 		if d, ok := a.Value.(time.Duration); ok {
 			value = text.Exact(d)
 		}
 		parts = append(parts, a.Key+"="+value)
 	}
 	indent := strings.Repeat("  ", depth)
-	head := indent + text.Pad(text.Clean(n.Name), 10, false) + " "
+	head := indent + text.Pad(text.Clean(n.Name), 10, false) + " " // spaces after the name
 	for _, l := range wrap(text.Clean(strings.Join(parts, " ")), max(20, p.width-text.Width(head))) {
 		p.lines = append(p.lines, strings.TrimRight(text.Fit(head+l, p.width), " "))
 		head = strings.Repeat(" ", text.Width(head))
@@ -66,6 +73,7 @@ func (p *page) node(depth int, n layer.Node) {
 	}
 }
 
+// ending appends how the request ended, and why it was routed the way it was.
 func (p *page) ending(r *record) {
 	end := r.end
 	value := fmt.Sprintf("%s after %s", text.Bytes(end.Bytes), text.Exact(end.SinceRequestInit))
@@ -79,6 +87,7 @@ func (p *page) ending(r *record) {
 		value += ", reset " + end.Reset()
 	}
 	p.put("end", value)
+	// The line of a failed request is red.
 	if r.failed() {
 		last := len(p.lines) - 1
 		p.lines[last] = failing.of(p.lines[last])
@@ -95,6 +104,7 @@ func (p *page) ending(r *record) {
 	}
 }
 
+// addr returns s, or "?" for an address that is not known.
 func addr(isKnown bool, s string) string {
 	if !isKnown {
 		return "?"
@@ -102,6 +112,7 @@ func addr(isKnown bool, s string) string {
 	return s
 }
 
+// labels returns l as key=value, sorted by key.
 func labels(l map[string]string) string {
 	parts := make([]string, 0, len(l))
 	for _, k := range slices.Sorted(maps.Keys(l)) {

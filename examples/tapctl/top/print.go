@@ -13,12 +13,13 @@ import (
 )
 
 // Write writes the rows to w as a table. It does not shorten the texts.
-func Write(w io.Writer, rows []*tappb.Row, c Columns) error { return write(w, rows, c, 0, 0) }
+func Write(w io.Writer, rows []*tappb.Row, c Columns) error { return write(w, rows, c, 0, 0) } // no limit
 
 // WriteScreen writes the rows to out as a table. On a terminal, the table fits the screen: it
 // shows shorter texts and the first rows only. Elsewhere WriteScreen writes the same as [Write].
 func WriteScreen(out *os.File, rows []*tappb.Row, c Columns) error {
 	width, height, err := term.GetSize(int(out.Fd()))
+	// Without a terminal, there is no limit.
 	if err != nil {
 		width = 0
 		height = 0
@@ -33,14 +34,17 @@ func write(w io.Writer, rows []*tappb.Row, c Columns, width, height int) error {
 		rows = withoutSources(rows)
 	}
 	g := &grid{}
+	// more is the number of rows that do not fit.
 	more := 0
 	if most := max(1, height-3); height > 0 && len(rows) > most { // titles, the number of other rows, prompt
 		more = len(rows) - most
 		rows = rows[:most]
 	}
+	// The column with the direction is only useful for rows of both directions.
 	all := columns(shown{hideSources: c.HideSources, routes: c.Routes, direction: bothDirections(rows), wide: c.Wide})
 	for _, c := range all {
 		column := gridColumn{title: c.title, right: c.right, width: c.width}
+		// On a screen, columns may become narrower than in a printed table.
 		if width > 0 {
 			column.width = c.tight
 			column.least = c.least
@@ -60,6 +64,7 @@ func write(w io.Writer, rows []*tappb.Row, c Columns, width, height int) error {
 	for i, c := range g.columns {
 		head[i] = cell{text: c.title}
 	}
+	// The titles are a line like any other.
 	for _, cells := range append([][]cell{head}, g.cells...) {
 		b.WriteString(g.line(cells, widths, window{width: width}, plain) + "\n")
 	}
@@ -115,6 +120,7 @@ func WriteJSON(w io.Writer, rows []*tappb.Row, c Columns) error {
 	}
 	out := []any{}
 	for _, r := range rows {
+		// Without an ended request, latencies and the success rate have no meaning.
 		if r.GetCount() == 0 {
 			continue
 		}
@@ -123,6 +129,7 @@ func WriteJSON(w io.Writer, rows []*tappb.Row, c Columns) error {
 			milliseconds(r.GetBest()), milliseconds(r.GetWorst()), milliseconds(r.GetLast()),
 			float64(r.GetSuccesses()) / float64(r.GetCount()),
 		}
+		// The narrow form is the format of "linkerd viz top".
 		if !c.Wide && !c.Routes {
 			out = append(out, narrow)
 			continue

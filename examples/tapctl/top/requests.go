@@ -47,6 +47,7 @@ type record struct {
 	end       *tap.ResponseEnd
 }
 
+// newRequests returns an empty list for the requests of row. anySource tells that row is a sum over sources.
 func newRequests(number int, row *tappb.Row, anySource bool) *requests {
 	return &requests{number: number, row: rowOf{row, anySource}, open: tap.Joiner[*record]{Limit: maxRequests}}
 }
@@ -64,6 +65,7 @@ func (q *requests) ask(c *Config) *tappb.WatchRequest {
 	}
 }
 
+// take adds the events of a message.
 func (q *requests) take(msg seenMsg) {
 	q.dropped += uint64(msg.lost)
 	for _, s := range msg.seen {
@@ -71,6 +73,7 @@ func (q *requests) take(msg seenMsg) {
 	}
 }
 
+// add adds one event, which arrived at the time now. Events of requests that are not in the list are ignored.
 func (q *requests) add(s tap.ProcessEvent, now time.Time) {
 	e := s.Event
 	q.dropped += e.Dropped
@@ -117,6 +120,7 @@ func (q *requests) visible() []*record {
 	return out
 }
 
+// recordKeys returns the keys of the requests, for the cursor.
 func recordKeys(all []*record) []string {
 	keys := make([]string, len(all))
 	for i, r := range all {
@@ -125,6 +129,7 @@ func recordKeys(all []*record) []string {
 	return keys
 }
 
+// selected returns the request under the cursor, or nil if there is none. height includes the titles.
 func (q *requests) selected(height int) *record {
 	all := q.visible()
 	q.cursor.place(recordKeys(all), height-1)
@@ -134,6 +139,7 @@ func (q *requests) selected(height int) *record {
 	return all[q.cursor.at]
 }
 
+// press handles a key. height is how many lines the list takes, including its titles.
 func (q *requests) press(key string, height int) {
 	if rows, ok := step(key, height-1); ok {
 		q.cursor.move(rows, recordKeys(q.visible()))
@@ -146,16 +152,19 @@ func (q *requests) press(key string, height int) {
 	switch key {
 	case "p", "space":
 		q.paused = !q.paused
+		// The copy is not used after the pause, but costs little.
 		q.frozen = slices.Clone(q.all)
 	case "f":
 		q.failures = !q.failures
 	}
 }
 
+// lines returns the screen with the list.
 func (q *requests) lines(width, height int) drawn {
 	all := q.visible()
 	q.cursor.place(recordKeys(all), height-1)
 	g := q.grid(all)
+	// The limit depends on the content, so it is applied here and not in press.
 	q.left = max(0, min(q.left, g.span(width)-width))
 	body := g.lines(window{width: width, height: height, left: q.left, first: q.cursor.first, selected: q.cursor.at})
 	if len(all) == 0 {
@@ -181,6 +190,7 @@ func (q *requests) grid(all []*record) *grid {
 	return g
 }
 
+// nothing explains an empty list.
 func (q *requests) nothing() string {
 	if q.failures && len(q.all) > 0 {
 		return "None of these failed. f shows all again."
@@ -188,11 +198,13 @@ func (q *requests) nothing() string {
 	return "Waiting for the next request of this row …"
 }
 
+// counts returns the second line on the screen: how many requests there were, and what is shown of them.
 func (q *requests) counts(visible int) string {
 	parts := []string{text.Plural(q.count, "request")}
 	if q.count > maxRequests {
 		parts[0] += fmt.Sprintf(", the last %d", maxRequests)
 	}
+	// visible only counts failures then.
 	if q.failures {
 		parts = append(parts, fmt.Sprintf("%d failed", visible))
 	}
@@ -206,6 +218,7 @@ func (q *requests) counts(visible int) string {
 	return line
 }
 
+// cells returns the cells of the request's line. path tells whether method and path have columns.
 func (r *record) cells(path bool) []cell {
 	init := r.first.RequestInit
 	took := ""
@@ -215,6 +228,7 @@ func (r *record) cells(path bool) []cell {
 		size = text.Bytes(r.end.Bytes)
 	}
 	base := plain
+	// An open request is faint, and a failed one is red.
 	switch {
 	case r.end == nil:
 		base = faint

@@ -51,18 +51,22 @@ func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	if base.GetMatch() != nil {
 		all = append(all, base)
 	}
+	// A row names addresses or pods. Only an address can be part of the condition.
 	if addr, err := netip.ParseAddrPort(r.row.GetDestination()); err == nil {
 		all = append(all, match.Destination(network(addr.Addr())), match.DestinationPorts(addr.Port(), addr.Port()))
 	}
 	if addr, err := netip.ParseAddr(r.row.GetSource()); err == nil && !r.anySource {
 		all = append(all, match.Source(network(addr)))
 	}
+	// Longer texts have been cut in the row, so they cannot be compared exactly.
 	if m := r.row.GetMethod(); m != "" && len(m) < maxName {
 		all = append(all, match.Method(m))
 	}
+	// Cases without a body add no condition.
 	switch path := r.row.GetPath(); {
 	case path == "", path == otherRows:
 	case isPattern(path):
+		// The beginning up to the first wildcard is the same for all requests. A pattern with a host has none.
 		if start, _, _ := strings.Cut(path, "{"); path[0] == '/' {
 			all = append(all, match.PathPrefix(start))
 		}
@@ -71,6 +75,7 @@ func (r rowOf) match(base *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
 	default:
 		all = append(all, match.PathPrefix(path))
 	}
+	// A route that was not reported by a label cannot be a condition.
 	switch route := byRoute(r.row); {
 	case route == "", route == defaultRoute, route == otherRows, len(route) >= maxName, strings.Contains(route, "/"):
 	default:
@@ -89,8 +94,10 @@ func (r rowOf) has(process string, e tap.Event) bool {
 	if r.other() {
 		return true
 	}
+	// The process itself is the source of outbound requests, and the destination of inbound ones.
 	source := name(e.SourceLabels, e.Source.Addr(), process, e.Direction == tap.Outbound)
 	destination := name(e.DestinationLabels, e.Destination, process, e.Direction == tap.Inbound)
+	// The order matters: first what every row has, then routes, and then method and path.
 	switch {
 	case int32(row.GetDirection()) != int32(e.Direction),
 		!r.anySource && source != row.GetSource(),
@@ -99,6 +106,7 @@ func (r rowOf) has(process string, e tap.Event) bool {
 	case byRoute(row) != "":
 		route := cut(e.RouteLabels["route"])
 		want := row.GetRoute()
+		// A request without a route label may still match a route that is a pattern of ServeMux.
 		return route == want || route == "" && (want == defaultRoute || routes(want, e.RequestInit))
 	}
 	return cut(e.RequestInit.Method) == row.GetMethod() &&
@@ -108,22 +116,27 @@ func (r rowOf) has(process string, e tap.Event) bool {
 // routes reports whether an http.ServeMux routes the request by pattern. A host in the pattern matches any
 // authority.
 func routes(pattern string, init *tap.RequestInit) bool {
+	// The pattern's path begins at the first slash. A method and a host may precede it.
 	slash := strings.IndexByte(pattern, '/')
 	if slash < 0 {
 		return false
 	}
+	// A pattern without a method has no space.
 	if method, _, ok := strings.Cut(pattern[:slash], " "); ok && method != init.Method {
 		return false
 	}
 	want := strings.Split(pattern[slash:], "/")
 	got := strings.Split(init.Path, "/")
 	for i, segment := range want {
+		// A final slash or {name...} matches all remaining segments.
 		rest := segment == "" && i == len(want)-1 && i > 0 || strings.HasSuffix(segment, "...}")
 		switch {
 		case rest:
 			return len(got) > i
+		// {$} matches only a path that ends with this slash.
 		case segment == "{$}":
 			return len(got) == i+1 && got[i] == ""
+		// The segments differ. A wildcard such as {name} would allow that, but only for a segment that is not empty.
 		case i >= len(got), segment != got[i] && (got[i] == "" || !strings.HasPrefix(segment, "{")):
 			return false
 		}
@@ -152,6 +165,7 @@ type address interface {
 	String() string
 }
 
+// cut shortens s as processes shorten the texts in rows.
 func cut(s string) string { return s[:min(len(s), maxName)] }
 
 // title returns the title of the screen with the row's requests.
@@ -166,6 +180,7 @@ func (r rowOf) title() string {
 	return text.Clean(title + "  " + arrow(r.row.GetSource()) + r.row.GetDestination())
 }
 
+// arrow returns the beginning of "source → destination", where the source may be missing.
 func arrow(source string) string {
 	if source == "" {
 		return "→ "

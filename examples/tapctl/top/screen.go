@@ -47,16 +47,19 @@ type seenAt struct {
 func onScreen(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// The model uses f, and f sends to the program, which needs the model. So send is set last.
 	f := &follower{ctx: ctx, config: c}
 	m := newModel(c, f)
 	p := tea.NewProgram(m, tea.WithOutput(out), tea.WithoutSignalHandler())
 	f.send = p.Send
 	f.running.Go(f.rows)
+	// The program only ends by itself when the user quits.
 	f.running.Go(func() {
 		<-ctx.Done()
 		p.Quit()
 	})
 	_, err := p.Run()
+	// End the goroutines, which would otherwise send to a program that has ended.
 	cancel()
 	f.running.Wait()
 	if err != nil {
@@ -78,11 +81,13 @@ type follower struct {
 // ends, or sends an overMsg when the sequence of updates ends earlier.
 func (f *follower) rows() {
 	c := f.config
+	// each reports errors of single processes here.
 	c.Warn = func(err error) { f.send(newsMsg{err: err}) }
 	_, err := c.each(f.ctx, cmp.Or(c.Every, Refresh), func(answer *tappb.TopResponse) error {
 		f.send(rowsMsg{answer})
 		return nil
 	})
+	// Without the check, the message would end a program that is ending already.
 	if f.ctx.Err() == nil {
 		f.send(overMsg{err})
 	}
@@ -93,6 +98,7 @@ func (f *follower) rows() {
 func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	b := &batch{}
+	// One goroutine receives events, and the other one sends them in batches.
 	f.running.Go(func() {
 		defer cancel()
 		for event, err := range f.config.source().Watch(ctx, req, cmp.Or(f.config.MaxRPS, 100)) {
@@ -106,6 +112,7 @@ func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 			}
 		}
 	})
+	// Redrawing the screen for each event would be too slow.
 	f.running.Go(func() {
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
@@ -132,8 +139,10 @@ type batch struct {
 	lost int
 }
 
+// maxBatch limits the memory for events of a tenth of a second.
 const maxBatch = 10_000
 
+// add adds an event, or counts it if there are too many.
 func (b *batch) add(s tap.ProcessEvent) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,6 +153,7 @@ func (b *batch) add(s tap.ProcessEvent) {
 	b.seen = append(b.seen, seenAt{s, time.Now()})
 }
 
+// take returns the events since the last call, and how many were dropped.
 func (b *batch) take() (events []seenAt, lost int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

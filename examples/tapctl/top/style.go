@@ -13,6 +13,7 @@ const (
 	failing   style = "31" // red
 )
 
+// of returns t in the style s. An empty text needs no control sequences.
 func (s style) of(t string) string {
 	if s == plain || t == "" {
 		return t

@@ -26,6 +26,7 @@ type table struct {
 	chosen  bool // whether the user has selected Columns.Wide
 }
 
+// newTable returns the table for c, without rows.
 func newTable(c Config) table {
 	return table{title: text.Clean(c.Title), columns: c.Columns, chosen: c.Wide, sort: "Count"}
 }
@@ -41,6 +42,7 @@ func (t *table) take(answer *tappb.TopResponse) {
 	t.refresh()
 }
 
+// refresh computes the rows to show from the last answer.
 func (t *table) refresh() {
 	t.rows = t.answer.GetRows()
 	if t.columns.HideSources {
@@ -48,12 +50,14 @@ func (t *table) refresh() {
 	}
 }
 
+// empty reports whether no row is visible.
 func (t *table) empty() bool { return len(t.visible(0)) == 0 }
 
 // all returns the table's columns for a screen of this width: those of the wide or the narrow
 // table if the user has chosen one, and otherwise the wide ones if width is at least 120.
 func (t *table) all(width int) []column {
 	wide := t.columns.Wide
+	// A wide table needs about 120 columns.
 	if !t.chosen {
 		wide = width >= 120
 	}
@@ -71,6 +75,7 @@ func (t *table) visible(width int) []*tappb.Row {
 			rows = append(rows, r)
 		}
 	}
+	// The user may have sorted by a column that the screen is too narrow to show.
 	for _, c := range t.all(max(width, 1000)) {
 		if c.title == t.sort {
 			sorted(rows, &c, t.reverse)
@@ -79,6 +84,7 @@ func (t *table) visible(width int) []*tappb.Row {
 	return rows
 }
 
+// keys returns the rows' keys, for the cursor.
 func keys(rows []*tappb.Row) []string {
 	all := make([]string, len(rows))
 	for i, r := range rows {
@@ -128,9 +134,11 @@ func (t *table) press(key string, height int) {
 	}
 }
 
+// pause stops the updates, or shows the latest answer when the pause ends.
 func (t *table) pause() {
 	if t.paused == nil {
 		t.paused = t.answer
+		// paused must not be nil during a pause, even before the first answer.
 		if t.paused == nil {
 			t.paused = &tappb.TopResponse{}
 		}
@@ -158,22 +166,26 @@ func (t *table) lines(width, height int) drawn {
 	rows := t.visible(width)
 	t.cursor.place(keys(rows), height-1)
 	g := t.grid(rows, width)
+	// The limit depends on the content, so it is applied here and not in press.
 	t.left = max(0, min(t.left, g.span(width)-width))
 	body := g.lines(window{width: width, height: height, left: t.left, first: t.cursor.first, selected: t.cursor.at})
 	help := []string{"q quit", "? help", "↑↓ select", "enter requests", "/ filter", "p pause", "1-9 sort", "a d scroll", "w more columns"}
 	return drawn{t.title, t.counts(rows), help, body}
 }
 
+// grid returns the table's rows as a grid for a screen of this width.
 func (t *table) grid(rows []*tappb.Row, width int) *grid {
 	g := &grid{}
 	all := t.all(width)
 	for _, c := range all {
 		column := gridColumn{title: c.title, right: c.right, width: c.tight, least: c.least}
+		// A narrow screen has no room for the long title.
 		if c.title == "Success Rate" && width < 120 {
 			column.title = "Success"
 			column.width = 7
 		}
 		if c.title == t.sort {
+			// The mark shows the column by which the table is sorted, and the direction.
 			column.mark = '▾'
 			if t.reverse {
 				column.mark = '▴'
@@ -186,12 +198,14 @@ func (t *table) grid(rows []*tappb.Row, width int) *grid {
 		for i, c := range all {
 			cells[i] = cell{text: c.value(r)}
 		}
+		// The success rate is always the last column.
 		cells[len(cells)-1].style = successStyle(r)
 		g.cells = append(g.cells, cells)
 	}
 	return g
 }
 
+// successStyle returns yellow for a few failures, and red for more than 5 %.
 func successStyle(r *tappb.Row) style {
 	switch n, good := r.GetCount(), r.GetSuccesses(); {
 	case n == good:
@@ -207,6 +221,7 @@ func (t *table) counts(rows []*tappb.Row) string {
 	if t.answer == nil {
 		return ""
 	}
+	// The sums are those of the visible rows.
 	var ended, good, open uint64
 	var rate float64
 	for _, r := range rows {
@@ -222,6 +237,7 @@ func (t *table) counts(rows []*tappb.Row) string {
 	if t.filter == "" {
 		parts = append(parts, text.Plural(uint64(len(rows)), "row"))
 	} else {
+		// With a filter, the number of all rows shows how many are hidden.
 		parts = append(parts, fmt.Sprintf("%d of %s with %s", len(rows), text.Plural(uint64(len(t.rows)), "row"), text.Clean(t.filter)))
 	}
 	parts = append(parts, text.Plural(ended, "request"), text.Rate(rate)+"/s")

@@ -26,6 +26,7 @@ func (m *model) body() int { return max(1, m.height-3-len(m.note())-1-len(m.news
 // note returns Config.Note's lines, or nil if there is no room for them.
 func (m *model) note() []string {
 	lines := strings.Split(m.config.Note, "\n")
+	// The note is only shown above the table, and only on a screen that is high enough for both.
 	if m.config.Note == "" || m.requests != nil || m.help || m.height < 18+len(lines) {
 		return nil
 	}
@@ -39,6 +40,7 @@ type drawn struct {
 	keys, body    []string
 }
 
+// lines returns the lines of the whole screen, from the title to the keys.
 func (m *model) lines() []string {
 	if m.width < 1 || m.height < 1 {
 		return nil
@@ -47,12 +49,14 @@ func (m *model) lines() []string {
 	height := m.body()
 	lines := append(make([]string, 0, m.height), m.top(d.title), text.Fit(d.counts, m.width))
 	lines = append(append(lines, m.note()...), "")
+	// The body is filled up, so that the errors and the keys stay at the bottom.
 	end := len(lines) + height
 	lines = append(lines, d.body[:min(len(d.body), height)]...)
 	for len(lines) < end {
 		lines = append(lines, "")
 	}
 	lines = append(lines, m.newsLines()...)
+	// While the user types a filter, it replaces the keys.
 	if m.table.typing && m.requests == nil && !m.help {
 		lines = append(lines, text.Fit("/"+text.Clean(m.table.filter)+"▏", m.width))
 	} else {
@@ -66,6 +70,7 @@ func (m *model) lines() []string {
 
 // screen returns the uppermost screen: the help, a request, a list of requests, or the table.
 func (m *model) screen() drawn {
+	// The order is that in which the screens lie on each other.
 	switch {
 	case m.help:
 		return drawn{title: "keys", keys: []string{"any key goes back"}, body: helpLines(m.width)}
@@ -90,6 +95,7 @@ func (m *model) top(title string) string {
 // newsLines returns the current errors as lines, the newest error first. There are at most
 // three lines.
 func (m *model) newsLines() []string {
+	// Rejections are shown as long as their screen. A recent error comes before them.
 	wrong := m.refused
 	if m.requests != nil {
 		wrong = slices.Concat(m.requests.refused, wrong)
@@ -101,6 +107,7 @@ func (m *model) newsLines() []string {
 	for _, err := range wrong {
 		lines = append(lines, wrap(text.Clean(err.Error()), m.width)...)
 	}
+	// The screen must not consist of errors only.
 	if most := max(1, min(3, m.height/6)); len(lines) > most {
 		lines = lines[:most]
 	}
@@ -116,6 +123,7 @@ func (m *model) fresh() bool { return m.news != nil && m.now().Sub(m.newsAt) <= 
 
 // nothing returns the lines that explain to the user why the table is empty.
 func (m *model) nothing() []string {
+	// The order matters: the first reason that applies is the one to show.
 	if m.table.filter != "" && len(m.table.rows) > 0 {
 		return []string{"", "  No row has " + text.Clean(m.table.filter) + " in it. esc shows all again."}
 	}
@@ -138,6 +146,7 @@ func wrap(s string, width int) []string {
 	var lines []string
 	line := ""
 	for word := range strings.FieldsSeq(s) {
+		// The first word of a line is never preceded by a space.
 		switch {
 		case line == "":
 			line = word

@@ -23,6 +23,7 @@ func alertOf(err error) (alert string, ok bool) {
 // usually rejects the client certificate.
 func (h *handshake) explainAlert(alert string, err error) *Error {
 	reason := "it refused: " + alert
+	// h.asked tells that the server has requested a certificate, and h.shown that one was sent.
 	switch {
 	case alert == "certificate required", h.asked.Load() && !h.shown:
 		return &Error{reason, AdviceShow, err}

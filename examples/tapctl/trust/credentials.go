@@ -54,6 +54,7 @@ func (c *Credentials) Expected() string {
 // handshake error until the server has sent data. [FindError] finds such an error's text in a
 // gRPC error.
 func (c *Credentials) ClientHandshake(ctx context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	// The server name is that of c, not the one of gRPC.
 	h, err := c.handshake(ctx, conn)
 	if err != nil {
 		return nil, nil, marked{err}
@@ -74,14 +75,17 @@ const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x0
 // ends, it returns nil. conn cannot be used afterwards.
 func (c *Credentials) Probe(ctx context.Context, conn net.Conn) error {
 	h, refused := c.handshake(ctx, conn)
+	// refused is set if either side has rejected the other.
 	if refused != nil {
 		return refused
 	}
 	// With TLS 1.3, a server verifies the client certificate after the client's handshake. It has
 	// accepted it once it sends data.
+	// A deadline in the past ends a Read that is waiting.
 	stop := context.AfterFunc(ctx, func() { _ = h.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	s := &secured{Conn: h.conn, handshake: h}
+	// The server answers this with its own SETTINGS.
 	_, err := s.Write([]byte(preface))
 	if err == nil {
 		_, err = s.Read(make([]byte, 1))

@@ -55,14 +55,18 @@ const (
 		" with its chain in the same file"
 )
 
+// adviceRenewOwn tells how to replace an expired client certificate. now is this machine's time, which may be wrong.
 func adviceRenewOwn(now string) string {
 	return fmt.Sprintf("Renew the client certificate (--cert), or correct the clock: it is %s here", now)
 }
 
+// adviceRenewed tells what to do about an expired server certificate. now is this machine's time, which may be
+// wrong.
 func adviceRenewed(now string) string {
 	return "Renew the server's certificate, or correct the local clock: it is " + now
 }
 
+// adviceName tells how to accept a server with the name peer, which is "" if its certificate has none.
 func adviceName(peer string) string {
 	if peer == "" {
 		return "The certificate has no name. Is this the intended process?"

@@ -16,13 +16,16 @@ import (
 // explain returns an Error for err, which a failed handshake returned, with a reason and advice
 // for the user.
 func (h *handshake) explain(err error) *Error {
+	// err may already have been explained by an inner step.
 	if explained := (*Error)(nil); errors.As(err, &explained) {
 		return explained
 	}
+	// The client's own rejection is more specific than what the connection shows.
 	if e := h.explainServer(err); e != nil {
 		return e
 	}
 	var plaintext tls.RecordHeaderError
+	// The order matters: an alert says most, then what the bytes show, and last only that the connection ended.
 	switch alert, ok := alertOf(err); {
 	case ok:
 		return h.explainAlert(alert, err)
@@ -53,8 +56,10 @@ func (h *handshake) explainServer(err error) *Error {
 	}
 	reason := err.Error()
 	advice := adviceChain(err)
+	// peer contains the reason why package identity has rejected the certificate.
 	if errors.Is(err, identity.ErrPeerIdentity) && errors.As(err, &peer) {
 		switch {
+		// Only the name is wrong.
 		case peer.Err == nil:
 			return &Error{peer.Reason, adviceName(h.seen()), err}
 		case advice == adviceUnfit: // the names do not matter
@@ -100,6 +105,7 @@ func noAuthority(err x509.UnknownAuthorityError) bool {
 // first returns the first DNS name in the certificate c. Without a DNS name it returns
 // the first URI, and without both it returns "".
 func first(c *x509.Certificate) string {
+	// A nil c has no names.
 	switch {
 	case c == nil:
 	case len(c.DNSNames) > 0:

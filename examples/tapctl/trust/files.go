@@ -36,6 +36,7 @@ type proof struct {
 // Check returns an [Error] if s has an identity and f has no Anchors, or if f has a Key and no
 // Cert. It does not read the files.
 func (f Files) Check(s Server) error {
+	// Without anchors, anybody could claim an identity.
 	switch {
 	case s.Identity != "" && f.Anchors == "":
 		return &Error{Reason: "verification of a server identity needs trust anchors", Advice: adviceUnknown}
@@ -55,9 +56,12 @@ func (f Files) read(s Server) (*proof, error) {
 	if f.Cert == "" {
 		return p, nil
 	}
+	// Certificate and key may be in the same file.
 	return p, p.readCert(f.Cert, cmp.Or(f.Key, f.Cert))
 }
 
+// readAnchors reads the trust anchors in the file at path, and stores what verifies s. Without a path, the system's
+// anchors verify its name.
 func (p *proof) readAnchors(path string, s Server) error {
 	if path == "" {
 		return nil
@@ -80,6 +84,7 @@ func (p *proof) readAnchors(path string, s Server) error {
 	if err != nil {
 		return &Error{Reason: fmt.Sprintf("trust anchors: %s: %s", path, withoutPrefix(err)), Advice: adviceAnchors, Err: err}
 	}
+	// Without an identity, the server's name is verified by crypto/tls.
 	if s.Identity != "" {
 		p.verifier = verifier
 	}
@@ -88,7 +93,9 @@ func (p *proof) readAnchors(path string, s Server) error {
 	return nil
 }
 
+// readCert reads the client certificate and its key, which may be in the same file.
 func (p *proof) readCert(path, keyPath string) error {
+	// wrong returns err with the files that it is about.
 	wrong := func(err error) error {
 		location := path
 		if keyPath != path && !errors.Is(err, os.ErrNotExist) {
@@ -104,6 +111,7 @@ func (p *proof) readCert(path, keyPath string) error {
 	if err != nil {
 		return wrong(err)
 	}
+	// An expired certificate would only be rejected by the server, without a reason.
 	if err := current(pair.Leaf); err != nil {
 		return &Error{Reason: fmt.Sprintf("client certificate %s: %v", path, err), Advice: adviceRenewOwn(now()), Err: err}
 	}
@@ -111,6 +119,7 @@ func (p *proof) readCert(path, keyPath string) error {
 	return nil
 }
 
+// readPair returns the certificate and its key.
 func readPair(path, keyPath string) (tls.Certificate, error) {
 	cert, err := os.ReadFile(path)
 	if err != nil {
@@ -136,8 +145,10 @@ func current(c *x509.Certificate) error {
 	return nil
 }
 
+// now returns the current time in the form of clock.
 func now() string { return clock(time.Now()) }
 
+// clock returns t in UTC, as messages show it.
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // withoutPrefix returns the text of err, without the prefixes that package identity adds to

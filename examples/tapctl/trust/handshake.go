@@ -15,10 +15,13 @@ type handshake struct {
 	shown    bool        // whether there is a certificate to send
 }
 
+// handshake performs a TLS handshake on conn. The files are read again, because they may have been renewed.
 func (c *Credentials) handshake(ctx context.Context, conn net.Conn) (*handshake, *Error) {
 	h := &handshake{expected: c.Expected()}
+	// tapctl has obtained this identity itself, and has no files for it.
 	if c.own != nil {
 		cfg := c.own.Client(c.server.Name, c.server.Identity, "h2")
+		// The wrapper records that the server has asked for a certificate.
 		certificate := cfg.GetClientCertificate
 		h.shown = true
 		cfg.GetClientCertificate = func(request *tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -35,12 +38,14 @@ func (c *Credentials) handshake(ctx context.Context, conn net.Conn) (*handshake,
 		MinVersion: tls.VersionTLS13, // older versions send the client certificate in cleartext
 		ServerName: c.server.Name, RootCAs: p.roots, NextProtos: []string{"h2"},
 	}
+	// The verifier's configuration replaces the one above.
 	if p.verifier != nil {
 		cfg = p.verifier.Client(c.server.Name, c.server.Identity, "h2")
 	}
 	h.shown = p.cert != nil
 	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		h.asked.Store(true)
+		// An empty certificate means that there is none. The server may still accept the client.
 		if p.cert == nil {
 			return new(tls.Certificate), nil
 		}
@@ -68,8 +73,10 @@ type secured struct {
 	received  atomic.Bool
 }
 
+// Read notes that data have arrived, and adds advice to an error.
 func (s *secured) Read(p []byte) (int, error) {
 	n, err := s.Conn.Read(p)
+	// Any data prove that the server has accepted the certificate.
 	if n > 0 {
 		s.received.Store(true)
 	}

@@ -34,6 +34,7 @@ func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error
 	if !i.renews {
 		return errors.New("identity: Run does not support a Static identity")
 	}
+	// Two runs would request twice as many certificates.
 	if !i.certifies.CompareAndSwap(false, true) {
 		return errors.New("identity: Run is already running")
 	}
@@ -41,6 +42,7 @@ func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error
 	client := pb.NewIdentityClient(conn)
 	for ctx.Err() == nil {
 		cert, err := i.requestCertificate(ctx, client)
+		// An error after the end of ctx is no failure of the CA.
 		if ctx.Err() != nil {
 			break
 		}
@@ -57,6 +59,7 @@ func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error
 
 // requestCertificate requests a certificate from the CA within Timeout and verifies it.
 func (i *Identity) requestCertificate(ctx context.Context, client pb.IdentityClient) (*certificate, error) {
+	// The token is read for each request, because Kubernetes replaces it.
 	token, err := i.cfg.Token()
 	if err != nil {
 		return nil, err
@@ -77,6 +80,7 @@ func (i *Identity) requestCertificate(ctx context.Context, client pb.IdentityCli
 // renewed makes cert the current certificate and returns the time of the next request.
 func (i *Identity) renewed(cert *certificate) time.Time {
 	lifetime := time.Until(cert.expires)
+	// Long before the end, so that a CA that is down for some time does no harm.
 	wait := min(max(lifetime/10*7, i.cfg.MinRefresh), i.cfg.MaxRefresh)
 	next := time.Now().Add(wait)
 	i.mu.Lock()
@@ -98,6 +102,7 @@ func (i *Identity) renewed(cert *certificate) time.Time {
 // failed records and logs err, and returns the time at which to retry.
 func (i *Identity) failed(err error) time.Time {
 	i.mu.Lock()
+	// The first failure waits for the shortest backoff.
 	wait := i.cfg.Backoff.Delay(i.failures)
 	next := time.Now().Add(wait)
 	i.failures++
@@ -122,6 +127,7 @@ func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 	if !sameKey(chain[0].PublicKey, i.cfg.Key.Public()) {
 		return nil, errors.New("the certificate is for another key")
 	}
+	// These are the checks of a peer, so that a certificate which peers would reject is not used.
 	expires, err := i.verifyOwn(chain)
 	if err != nil {
 		return nil, err
@@ -135,6 +141,7 @@ func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 	}
 	cert := tls.Certificate{PrivateKey: i.cfg.Key, Leaf: chain[0]}
 	for _, c := range chain {
+		// The leaf comes first, as crypto/tls requires.
 		cert.Certificate = append(cert.Certificate, c.Raw)
 	}
 	return &certificate{cert, expires}, nil
@@ -147,6 +154,7 @@ func parseChain(leaf []byte, intermediates [][]byte) ([]*x509.Certificate, error
 	if err != nil {
 		return nil, fmt.Errorf("the certificate, which must be DER: %w", err)
 	}
+	// Leaf first, as TLS sends a chain.
 	chain := []*x509.Certificate{first}
 	for n, der := range intermediates {
 		c, err := x509.ParseCertificate(der)
@@ -170,6 +178,7 @@ func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err 
 		return expires, err
 	}
 	asClient, err := verify(chain, i.roots, x509.ExtKeyUsageClientAuth)
+	// The certificate must be valid in both roles, so the earlier end counts.
 	if asClient.Before(expires) {
 		expires = asClient
 	}
@@ -181,6 +190,7 @@ func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err 
 // its certificates expires.
 func verify(chain []*x509.Certificate, roots *x509.CertPool, usage x509.ExtKeyUsage) (expires time.Time, err error) {
 	intermediates := x509.NewCertPool()
+	// Peers get the same chain, so these are all intermediates that they know.
 	for _, c := range chain[1:] {
 		intermediates.AddCert(c)
 	}

@@ -30,6 +30,7 @@ func (v *verifiedChains) verify(chain []*x509.Certificate, roots *x509.CertPool,
 		hash.Write(c.Raw)
 	}
 	key := [sha256.Size]byte(hash.Sum(nil))
+	// verify runs without the lock, because signatures take long. Two goroutines may verify the same chain.
 	v.mu.Lock()
 	expires, ok := v.expires[key]
 	v.mu.Unlock()
@@ -42,6 +43,7 @@ func (v *verifiedChains) verify(chain []*x509.Certificate, roots *x509.CertPool,
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	// Dropping all is simpler than finding the oldest one, and only costs some verifications.
 	if v.expires == nil || len(v.expires) >= maxChains {
 		v.expires = make(map[[sha256.Size]byte]time.Time)
 	}

@@ -50,6 +50,7 @@ type Instruments struct {
 
 // orDiscard returns i with metrics that do nothing in place of nil.
 func (i Instruments) orDiscard() Instruments {
+	// Layers may then use every instrument without a check for nil.
 	for _, g := range []*metrics.Gauge{&i.Expiration, &i.Refreshed} {
 		if *g == nil {
 			*g = discard.NewGauge()
@@ -68,6 +69,7 @@ func (c Config) withDefaults() Config {
 	if c.ServerName == "" && caller.IsDNS(c.Name) {
 		c.ServerName = c.Name
 	}
+	// The three durations have the same rule: 0 means the default.
 	for _, d := range []struct {
 		value    *time.Duration
 		standard time.Duration
@@ -87,6 +89,7 @@ func (c Config) withDefaults() Config {
 // check returns an error that joins all problems in c. It does not check Roots, because parseRoots
 // does. The caller must set the defaults of c first.
 func (c Config) check() error {
+	// All mistakes are reported together.
 	errs := []error{caller.Check(c.Name), c.checkServerName(), c.checkRequest()}
 	if c.Token == nil {
 		errs = append(errs, errors.New("no Token"))
@@ -117,6 +120,7 @@ func (c Config) checkRequest() error {
 	if c.Key == nil {
 		return errors.New("no Key")
 	}
+	// The signature proves that the CSR was made with the key in it, which must be that of Key.
 	csr, err := x509.ParseCertificateRequest(c.CSR)
 	if err == nil {
 		err = csr.CheckSignature()
@@ -166,8 +170,10 @@ func Load(dir, anchors, tokenFile, name, serverName string) (Config, error) {
 	if c.CSR, err = readFile(path); err != nil {
 		errs = append(errs, fmt.Errorf("identity: %w: identity.Generate makes it", err))
 	}
+	// Problems of all files are collected, so that the operator can correct them at once.
 	full := c.withDefaults()
 	errs = append(errs, prefix("identity", caller.Check(name)), prefix("identity", full.checkServerName()))
+	// Without one of them, their mismatch is no further problem.
 	if c.Key != nil && c.CSR != nil {
 		errs = append(errs, prefix("identity: "+path, full.checkRequest()))
 	}
@@ -195,6 +201,7 @@ func TokenFile(path string) func() ([]byte, error) {
 // loadAnchors returns the trust anchors in PEM. anchors is their text or the name of a file. The error
 // tells also if they cannot be parsed.
 func loadAnchors(anchors string) ([]byte, error) {
+	// PEM text contains this line, and a file name does not.
 	if strings.Contains(anchors, "-----BEGIN") {
 		_, err := parseRoots([]byte(anchors))
 		return []byte(anchors), prefix("identity: trust anchors", err)
@@ -258,6 +265,7 @@ func parseRoots(data []byte) (*x509.CertPool, error) {
 		pool.AddCert(cert)
 	}
 	// pem.Decode skips a block that it cannot parse, without an error.
+	// n is the number of valid blocks.
 	switch count := bytes.Count(data, []byte("-----BEGIN")); {
 	case n == 0:
 		return nil, errors.New("no PEM certificate found")

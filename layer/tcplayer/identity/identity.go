@@ -47,6 +47,7 @@ type certificate struct {
 func New(c Config) (*Identity, error) {
 	c = c.withDefaults()
 	roots, err := parseRoots(c.Roots)
+	// All problems are reported together.
 	if err = errors.Join(c.check(), prefix("trust anchors", err)); err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
@@ -68,6 +69,7 @@ func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
+	// A key for another certificate would let every handshake fail.
 	if !sameKey(chain[0].PublicKey, key.Public()) {
 		return nil, errors.New("identity: the certificate is for another key")
 	}
@@ -76,12 +78,14 @@ func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 		return nil, errors.New("identity: the certificate has no name, DNS-like or URI")
 	}
 	i := &Identity{cfg: Config{Name: names[0]}, roots: roots, certified: make(chan struct{})}
+	// The first name that can be a TLS server name.
 	for _, name := range names {
 		if caller.IsDNS(name) {
 			i.cfg.ServerName = name
 			break
 		}
 	}
+	// A Static Identity needs no other setting.
 	i.cfg = i.cfg.withDefaults()
 	expires, err := i.verifyOwn(chain)
 	if err != nil {
@@ -138,6 +142,7 @@ func (i *Identity) handshakeCertificate() (*tls.Certificate, error) {
 	if cert == nil {
 		return nil, &layer.Error{Layer: "identity", Target: i.cfg.Name, Err: errNoCertificate}
 	}
+	// A certificate that has expired would only fail at the peer, with a less helpful error.
 	if time.Now().After(cert.expires) {
 		i.mu.Lock()
 		defer i.mu.Unlock()
@@ -155,6 +160,7 @@ func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 // last failure.
 func (i *Identity) Describe() layer.Node {
 	n := layer.Node{Name: "identity", State: layer.State{{Key: "name", Value: i.cfg.Name}}}
+	// add appends one attribute. Those without information are left out.
 	add := func(key string, value any) { n.State = append(n.State, layer.Attr{Key: key, Value: value}) }
 	if i.cfg.ServerName != i.cfg.Name {
 		add("server_name", i.cfg.ServerName)

@@ -28,6 +28,7 @@ func Request(name string) (key crypto.Signer, csr []byte, err error) {
 		return nil, nil, fmt.Errorf("identity: %w", err)
 	}
 	template := &x509.CertificateRequest{DNSNames: []string{name}}
+	// A SPIFFE ID is a URI, any other name a DNS name.
 	if caller.IsURI(name) {
 		u, err := url.Parse(name)
 		if err != nil {

@@ -30,6 +30,7 @@ func (l *lastSession) Get(string) (*tls.ClientSessionState, bool) {
 		return nil, false
 	}
 	cert, err := l.local()
+	// A session with an old certificate would let the server see an old identity.
 	return s.state, err == nil && cert == s.cert
 }
 
@@ -38,6 +39,7 @@ func (l *lastSession) Get(string) (*tls.ClientSessionState, bool) {
 // state is nil, by which package tls removes a session that must not be resumed again, if the ticket is
 // missing or longer than maxTicket, or if the client has no valid certificate now.
 func (l *lastSession) Put(_ string, state *tls.ClientSessionState) {
+	// ResumptionState also accepts a nil state.
 	ticket, _, err := state.ResumptionState()
 	cert, invalid := l.local()
 	if err != nil || invalid != nil || len(ticket) == 0 || len(ticket) > maxTicket {

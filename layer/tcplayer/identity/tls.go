@@ -73,6 +73,7 @@ func (i *Identity) Bootstrap(serverName, peer string, alpn ...string) *tls.Confi
 		if cert, err := i.handshakeCertificate(); err == nil {
 			return cert, nil
 		}
+		// An empty certificate means that the client sends none.
 		return &tls.Certificate{}, nil
 	}, alpn)
 }
@@ -101,12 +102,14 @@ func (i *Identity) verifyPeer(peer string, chain []*x509.Certificate) error {
 	refused := func(actual string, err error) error {
 		return &layer.Error{Layer: "identity", Kind: ErrPeerIdentity, Reason: fmt.Sprintf("expected %s, seen %s", peer, actual), Err: err}
 	}
+	// An empty identity must not match a certificate without a name.
 	if peer == "" {
 		return &layer.Error{Layer: "identity", Kind: ErrPeerIdentity, Reason: "the expected identity is empty"}
 	}
 	if len(chain) == 0 {
 		return refused("none", errors.New("no certificate"))
 	}
+	// The names are read first, because an error tells which identity the peer claims.
 	names := caller.Names(chain[0].Extensions)
 	if err := i.chains.verify(chain, i.roots, x509.ExtKeyUsageServerAuth); err != nil {
 		return refused(list(names), err)

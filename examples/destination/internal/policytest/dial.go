@@ -28,6 +28,7 @@ func DialOptions(t *testing.T) []grpc.DialOption {
 			ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption,
 		) (grpc.ClientStream, error) {
 			stream, err := open(ctx, desc, conn, method, opts...)
+			// The stream is only used if err is nil.
 			return &checked{stream, t}, err
 		}),
 	}

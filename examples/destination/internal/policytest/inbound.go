@@ -20,6 +20,7 @@ func Inbound(s *inbound.Server) error {
 	if _, ok := s.GetLabels()["name"]; !ok {
 		return errors.New("invalid label: missing 'name' label")
 	}
+	// Each protocol carries its own lists of routes, which are checked in the same way.
 	switch kind := s.GetProtocol().GetKind().(type) {
 	case nil:
 		return errors.New("missing proxy protocol")
@@ -42,11 +43,13 @@ func Inbound(s *inbound.Server) error {
 	}
 }
 
+// checkServerRoutes checks an inbound port's HTTP routes and its rate limit, which may be nil.
 func checkServerRoutes(routes []*inbound.HttpRoute, limit *inbound.HttpLocalRateLimit) error {
 	if limit.GetMetadata() != nil && limit.GetMetadata().GetKind() == nil {
 		return errors.New("invalid label: missing")
 	}
 	for _, route := range routes {
+		// The first error is kept, because linkerd2-proxy also stops at the first one.
 		err := checkServerRoute(route.GetMetadata(), route.GetHosts(), route.GetAuthorizations())
 		for _, rule := range route.GetRules() {
 			for _, m := range rule.GetMatches() {
@@ -63,6 +66,7 @@ func checkServerRoutes(routes []*inbound.HttpRoute, limit *inbound.HttpLocalRate
 	return nil
 }
 
+// checkServerFilter checks a filter of an inbound HTTP route.
 func checkServerFilter(f *inbound.HttpRoute_Filter) error {
 	switch kind := f.GetKind().(type) {
 	case *inbound.HttpRoute_Filter_FailureInjector:
@@ -76,8 +80,10 @@ func checkServerFilter(f *inbound.HttpRoute_Filter) error {
 	}
 }
 
+// checkServerCalls checks an inbound port's gRPC routes.
 func checkServerCalls(routes []*inbound.GrpcRoute) error {
 	for _, route := range routes {
+		// The first error counts.
 		err := checkServerRoute(route.GetMetadata(), route.GetHosts(), route.GetAuthorizations())
 		for _, rule := range route.GetRules() {
 			for _, m := range rule.GetMatches() {
@@ -110,6 +116,7 @@ func checkServerRoute(m *meta.Metadata, hosts []*http_route.HostMatch, authoriza
 	return first(checkHosts(hosts), checkAuthorizations(authorizations))
 }
 
+// checkAuthorizations checks the authorizations of a server or of a route.
 func checkAuthorizations(list []*inbound.Authz) error {
 	for _, a := range list {
 		if err := checkAuthorization(a); err != nil {
@@ -119,11 +126,13 @@ func checkAuthorizations(list []*inbound.Authz) error {
 	return nil
 }
 
+// checkAuthorization checks one authorization: its networks, its authentication and its name.
 func checkAuthorization(a *inbound.Authz) error {
 	if len(a.GetNetworks()) == 0 {
 		return errors.New("missing networks")
 	}
 	for _, n := range a.GetNetworks() {
+		// Networks and their exceptions follow the same rules.
 		for _, network := range append([]*net.IPNetwork{n.GetNet()}, n.GetExcept()...) {
 			ip, err := wire.IP(network.GetIp())
 			if err != nil {
@@ -142,6 +151,7 @@ func checkAuthorization(a *inbound.Authz) error {
 			return errors.New("missing authentications")
 		}
 	}
+	// Old messages have labels, and newer ones metadata. One of them must name the resource.
 	if _, ok := a.GetLabels()["name"]; !ok && a.GetMetadata().GetKind() == nil {
 		return errors.New("invalid label: missing 'name' label")
 	}

@@ -21,6 +21,7 @@ import (
 
 // This file checks the parts of routes that outbound and inbound policies share.
 
+// checkRoute checks what all kinds of outbound routes have in common.
 func checkRoute(m *meta.Metadata, hosts []*http_route.HostMatch) error {
 	if m == nil {
 		return errors.New("invalid route metadata: invalid metadata: missing metadata")
@@ -31,6 +32,7 @@ func checkRoute(m *meta.Metadata, hosts []*http_route.HostMatch) error {
 	return checkHosts(hosts)
 }
 
+// checkHosts checks a route's conditions on the host.
 func checkHosts(hosts []*http_route.HostMatch) error {
 	for _, h := range hosts {
 		if h.GetMatch() == nil {
@@ -40,9 +42,11 @@ func checkHosts(hosts []*http_route.HostMatch) error {
 	return nil
 }
 
+// checkHTTPMatch checks a condition on HTTP requests. Everything in it is optional.
 func checkHTTPMatch(m *http_route.HttpRouteMatch) error {
 	if p := m.GetPath(); p != nil {
 		switch kind := p.GetKind().(type) {
+		// The kind is nil if it is missing, or if this version of the API does not know it.
 		case nil:
 			return errors.New("invalid path match: missing match")
 		case *http_route.PathMatch_Regex:
@@ -67,12 +71,14 @@ func checkHTTPMatch(m *http_route.HttpRouteMatch) error {
 	return first(checkHeaderMatches(m.GetHeaders()), checkMethod(m.GetMethod()))
 }
 
+// checkHeaderMatches checks conditions on headers, of HTTP requests or gRPC calls.
 func checkHeaderMatches(list []*http_route.HeaderMatch) error {
 	for _, h := range list {
 		if !httpguts.ValidHeaderFieldName(h.GetName()) {
 			return fmt.Errorf("invalid header match: invalid HTTP header name %q", h.GetName())
 		}
 		switch v := h.GetValue().(type) {
+		// The kind is nil if it is missing, or if this version of the API does not know it.
 		case nil:
 			return errors.New("invalid header match: missing a header value match")
 		case *http_route.HeaderMatch_Exact:
@@ -88,9 +94,11 @@ func checkHeaderMatches(list []*http_route.HeaderMatch) error {
 	return nil
 }
 
+// checkMethod checks a condition on the method. A nil m matches any method.
 func checkMethod(m *http_types.HttpMethod) error {
 	switch kind := m.GetType().(type) {
 	case nil:
+		// A message without a type is an error, but no message at all is not.
 		return required("HTTP method type", m == nil)
 	case *http_types.HttpMethod_Registered_:
 		if _, ok := http_types.HttpMethod_Registered_name[int32(kind.Registered)]; !ok {
@@ -104,6 +112,7 @@ func checkMethod(m *http_types.HttpMethod) error {
 	return nil
 }
 
+// checkGRPCMatch checks a condition on gRPC calls. It needs an RPC, but its names may be empty.
 func checkGRPCMatch(m *grpc_route.GrpcRouteMatch) error {
 	if m.GetRpc() == nil {
 		return errors.New("missing RPC match")
@@ -111,6 +120,7 @@ func checkGRPCMatch(m *grpc_route.GrpcRouteMatch) error {
 	return checkHeaderMatches(m.GetHeaders())
 }
 
+// checkHTTPFilter checks a filter of an outbound HTTP route or of one of its backends.
 func checkHTTPFilter(f *outbound.HttpRoute_Filter) error {
 	switch kind := f.GetKind().(type) {
 	case nil:
@@ -128,6 +138,7 @@ func checkHTTPFilter(f *outbound.HttpRoute_Filter) error {
 	}
 }
 
+// checkGRPCFilter checks a filter of an outbound gRPC route or of one of its backends.
 func checkGRPCFilter(f *outbound.GrpcRoute_Filter) error {
 	switch kind := f.GetKind().(type) {
 	case nil:
@@ -154,6 +165,7 @@ func checkFilterKinds[F interface {
 	return nil
 }
 
+// checkHTTPFault checks a filter that makes the proxy answer HTTP requests with an error.
 func checkHTTPFault(f *http_route.HttpFailureInjector) error {
 	if s := f.GetStatus(); s < 100 || s > 999 {
 		return fmt.Errorf("invalid HTTP failure injector: invalid HTTP status code: %d", s)
@@ -161,6 +173,7 @@ func checkHTTPFault(f *http_route.HttpFailureInjector) error {
 	return checkRatio(f.GetRatio())
 }
 
+// checkGRPCFault checks a filter that makes the proxy answer gRPC calls with an error.
 func checkGRPCFault(f *grpc_route.GrpcFailureInjector) error {
 	if f.GetCode() > math.MaxUint16 {
 		return fmt.Errorf("invalid HTTP failure injector: gRPC status code is not a u16: %d", f.GetCode())
@@ -168,6 +181,7 @@ func checkGRPCFault(f *grpc_route.GrpcFailureInjector) error {
 	return checkRatio(f.GetRatio())
 }
 
+// checkRatio checks the share of requests that a fault applies to. A nil r means all of them.
 func checkRatio(r *http_route.Ratio) error {
 	if r != nil && (r.GetDenominator() == 0 || r.GetNumerator() > r.GetDenominator()) {
 		return fmt.Errorf("invalid request distribution: %v", r)
@@ -175,12 +189,14 @@ func checkRatio(r *http_route.Ratio) error {
 	return nil
 }
 
+// checkModifier checks a filter that changes the headers of requests or responses.
 func checkModifier(m interface {
 	GetAdd() *http_types.Headers
 	GetSet() *http_types.Headers
 	GetRemove() []string
 },
 ) error {
+	// Added and set fields need valid values, and removed ones only a valid name.
 	for _, headers := range []*http_types.Headers{m.GetAdd(), m.GetSet()} {
 		for _, h := range headers.GetHeaders() {
 			if !httpguts.ValidHeaderFieldName(h.GetName()) || !httpguts.ValidHeaderFieldValue(string(h.GetValue())) {
@@ -196,6 +212,7 @@ func checkModifier(m interface {
 	return nil
 }
 
+// checkRedirect checks a filter that answers with a redirect.
 func checkRedirect(r *http_route.RequestRedirect) error {
 	if r.GetPort() > math.MaxUint16 {
 		return fmt.Errorf("invalid HTTP redirect: port number must be a u16: %d", r.GetPort())
@@ -203,9 +220,11 @@ func checkRedirect(r *http_route.RequestRedirect) error {
 	if r.GetScheme() != nil && r.GetScheme().GetType() == nil {
 		return errors.New("invalid HTTP redirect: scheme must have a type")
 	}
+	// A host that changes when it is parsed contains more than a host.
 	if u, err := url.Parse("http://" + r.GetHost() + "/"); err != nil || u.Host != r.GetHost() {
 		return fmt.Errorf("invalid HTTP redirect: invalid HTTP authority: %q", r.GetHost())
 	}
+	// At most one of the two paths is set, so their concatenation is that one.
 	if r.GetPath().GetReplace() != nil && !strings.HasPrefix(r.GetPath().GetFull()+r.GetPath().GetPrefix(), "/") {
 		return errors.New("invalid HTTP redirect: redirect paths must be absolute")
 	}
@@ -215,6 +234,7 @@ func checkRedirect(r *http_route.RequestRedirect) error {
 	return nil
 }
 
+// checkTimeouts checks a rule's timeouts. A nil t has none.
 func checkTimeouts(t *http_route.Timeouts) error {
 	return first(
 		within("invalid response timeout", checkDuration(t.GetResponse())),
@@ -231,10 +251,12 @@ func checkDuration(d *durationpb.Duration) error {
 	return nil
 }
 
+// requiredDuration is checkDuration for a duration that must also be set. name is what errors call it.
 func requiredDuration(name string, d *durationpb.Duration) error {
 	return first(required(name, d != nil), within(fmt.Sprintf("invalid %s duration", name), checkDuration(d)))
 }
 
+// required returns an error if ok is false, because the field that errors call name is missing.
 func required(name string, ok bool) error {
 	if !ok {
 		return fmt.Errorf("missing %s", name)
@@ -252,6 +274,7 @@ func first(errs ...error) error {
 	return nil
 }
 
+// within adds prefix to err, as linkerd2-proxy's errors have it. A nil err stays nil.
 func within(prefix string, err error) error {
 	if err == nil {
 		return nil

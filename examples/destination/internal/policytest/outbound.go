@@ -45,6 +45,8 @@ func Outbound(p *outbound.OutboundPolicy) error {
 	}
 }
 
+// checkDetect checks the policy for a destination whose protocol is detected. It must contain a policy for each
+// protocol that may be found.
 func checkDetect(d *outbound.ProxyProtocol_Detect) error {
 	switch {
 	case d.GetTimeout() == nil:
@@ -56,12 +58,14 @@ func checkDetect(d *outbound.ProxyProtocol_Detect) error {
 	case d.GetOpaque() == nil:
 		return errors.New("invalid ProxyProtocol: Detect missing opaque configuration")
 	}
+	// Only the first error is returned.
 	return first(
 		within("invalid protocol detection timeout", checkDuration(d.GetTimeout())),
 		checkHTTP(d.GetHttp1()), checkHTTP(d.GetHttp2()), checkOpaque(d.GetOpaque()),
 	)
 }
 
+// checkHTTP checks the routes and the circuit breaker for HTTP/1 or HTTP/2.
 func checkHTTP(p interface {
 	GetRoutes() []*outbound.HttpRoute
 	GetFailureAccrual() *outbound.FailureAccrual
@@ -80,6 +84,7 @@ func checkHTTP(p interface {
 	return within("invalid HTTP route: invalid failure accrual policy", checkAccrual(p.GetFailureAccrual()))
 }
 
+// checkHTTPRule checks a rule of an outbound HTTP route.
 func checkHTTPRule(rule *outbound.HttpRoute_Rule) error {
 	for _, m := range rule.GetMatches() {
 		if err := checkHTTPMatch(m); err != nil {
@@ -91,6 +96,7 @@ func checkHTTPRule(rule *outbound.HttpRoute_Rule) error {
 			return within("invalid filter", err)
 		}
 	}
+	// The distribution's type depends on the kind of route, so its parts are passed one by one.
 	backends, err := distribution(rule.GetBackends().GetKind() != nil, rule.GetBackends().GetEmpty() != nil,
 		rule.GetBackends().GetFirstAvailable(), rule.GetBackends().GetRandomAvailable())
 	for _, b := range backends {
@@ -106,11 +112,13 @@ func checkHTTPRule(rule *outbound.HttpRoute_Rule) error {
 	return first(err, checkTimeouts(rule.GetTimeouts()))
 }
 
+// checkStatusRetry checks the retries of an HTTP rule, which depend on the response's status.
 func checkStatusRetry(r *outbound.HttpRoute_Retry) error {
 	if r.GetConditions() == nil {
 		return errors.New("invalid condition")
 	}
 	for _, s := range r.GetConditions().GetStatusRanges() {
+		// The end is included in the range.
 		if s.GetStart() == 0 || s.GetEnd() > 599 || s.GetStart() > s.GetEnd() {
 			return fmt.Errorf("invalid condition: %v", s)
 		}
@@ -121,6 +129,7 @@ func checkStatusRetry(r *outbound.HttpRoute_Retry) error {
 	return nil
 }
 
+// checkGRPC checks the routes and the circuit breaker for gRPC.
 func checkGRPC(p *outbound.ProxyProtocol_Grpc) error {
 	for _, route := range p.GetRoutes() {
 		if err := checkRoute(route.GetMetadata(), route.GetHosts()); err != nil {
@@ -135,6 +144,7 @@ func checkGRPC(p *outbound.ProxyProtocol_Grpc) error {
 	return within("invalid gRPC route: invalid failure accrual policy", checkAccrual(p.GetFailureAccrual()))
 }
 
+// checkGRPCRule checks a rule of an outbound gRPC route.
 func checkGRPCRule(rule *outbound.GrpcRoute_Rule) error {
 	for _, m := range rule.GetMatches() {
 		if err := checkGRPCMatch(m); err != nil {
@@ -146,6 +156,7 @@ func checkGRPCRule(rule *outbound.GrpcRoute_Rule) error {
 			return within("invalid filter", err)
 		}
 	}
+	// The distribution's type depends on the kind of route, so its parts are passed one by one.
 	backends, err := distribution(rule.GetBackends().GetKind() != nil, rule.GetBackends().GetEmpty() != nil,
 		rule.GetBackends().GetFirstAvailable(), rule.GetBackends().GetRandomAvailable())
 	for _, b := range backends {
@@ -163,6 +174,7 @@ func checkGRPCRule(rule *outbound.GrpcRoute_Rule) error {
 	return first(err, checkTimeouts(rule.GetTimeouts()))
 }
 
+// checkTLS checks the routes of TLS connections by server name.
 func checkTLS(p *outbound.ProxyProtocol_Tls) error {
 	for _, route := range p.GetRoutes() {
 		err := checkRoute(route.GetMetadata(), nil)
@@ -174,6 +186,7 @@ func checkTLS(p *outbound.ProxyProtocol_Tls) error {
 		if n := len(route.GetRules()); n != 1 {
 			err = first(err, fmt.Errorf("a TLS route must have exactly one rule, but %d were provided", n))
 		}
+		// The backends are distributed like those of an HTTP route.
 		for _, rule := range route.GetRules() {
 			backends, invalid := distribution(rule.GetBackends().GetKind() != nil, rule.GetBackends().GetEmpty() != nil,
 				rule.GetBackends().GetFirstAvailable(), rule.GetBackends().GetRandomAvailable())
@@ -189,10 +202,12 @@ func checkTLS(p *outbound.ProxyProtocol_Tls) error {
 	return nil
 }
 
+// checkOpaque checks the route of connections that are forwarded as bytes.
 func checkOpaque(p *outbound.ProxyProtocol_Opaque) error {
 	if n := len(p.GetRoutes()); n > 1 {
 		return fmt.Errorf("invalid opaque route: a `ProxyProtocol::Opaque` must have exactly one route, but %d were provided", n)
 	}
+	// There is no condition that could choose among several routes or rules.
 	for _, route := range p.GetRoutes() {
 		err := checkRoute(route.GetMetadata(), nil)
 		if n := len(route.GetRules()); n != 1 {
@@ -226,6 +241,7 @@ func distribution[B any, W interface {
 		backends = append(backends, w.GetBackend())
 		weight += uint64(w.GetWeight())
 	}
+	// The order is that of linkerd2-proxy, so that the same error comes first.
 	switch {
 	case !hasKind:
 		return nil, errors.New("invalid distribution: missing distribution kind")
@@ -233,12 +249,14 @@ func distribution[B any, W interface {
 		return nil, nil
 	case len(backends) == 0:
 		return nil, errors.New("invalid distribution: a distribution may not be empty")
+	// With a single backend, its weight does not matter.
 	case len(random.GetBackends()) > 1 && (weight == 0 || weight > math.MaxUint32):
 		return nil, fmt.Errorf("distribution must be valid: the sum of the weights is %d", weight)
 	}
 	return backends, nil
 }
 
+// checkBackend checks a backend: what it is, its queue, and how it finds its endpoints.
 func checkBackend(b *outbound.Backend) error {
 	if b == nil || b.GetMetadata() == nil {
 		return errors.New("invalid backend: missing backend metadata")
@@ -250,6 +268,7 @@ func checkBackend(b *outbound.Backend) error {
 		required("queue", b.GetQueue() != nil),
 		requiredDuration("queue failfast timeout", b.GetQueue().GetFailfastTimeout()),
 	))
+	// A balancer finds endpoints by a name, and a forward has one fixed endpoint.
 	switch kind := b.GetKind().(type) {
 	case *outbound.Backend_Balancer:
 		err = first(err, within("invalid backend", checkBalancer(kind.Balancer)))
@@ -261,10 +280,12 @@ func checkBackend(b *outbound.Backend) error {
 	return err
 }
 
+// checkBalancer checks how a balancer finds its endpoints and measures their load.
 func checkBalancer(b *outbound.Backend_BalanceP2C) error {
 	if b.GetDiscovery().GetKind() == nil {
 		return errors.New("missing balancer discovery")
 	}
+	// The two kinds of load differ in which durations are required.
 	switch load := b.GetLoad().(type) {
 	case nil:
 		return errors.New("missing balancer load")
@@ -284,6 +305,7 @@ func checkBalancer(b *outbound.Backend_BalanceP2C) error {
 	}
 }
 
+// checkRetry checks the timeout and the backoff of retries, which HTTP and gRPC share.
 func checkRetry(r interface {
 	GetBackoff() *outbound.ExponentialBackoff
 	GetTimeout() *durationpb.Duration
@@ -296,6 +318,7 @@ func checkRetry(r interface {
 	return err
 }
 
+// checkAccrual checks a circuit breaker. A nil a means that there is none.
 func checkAccrual(a *outbound.FailureAccrual) error {
 	if a == nil {
 		return nil
@@ -310,13 +333,16 @@ func checkAccrual(a *outbound.FailureAccrual) error {
 		)
 	case *outbound.FailureAccrual_Unified_:
 		u := kind.Unified
+		// 10 s is linkerd2-proxy's default.
 		window := 10 * time.Second
 		if u.GetDecay() != nil {
 			window = u.GetDecay().AsDuration()
 		}
 		switch {
+		// The negation also rejects NaN.
 		case !(u.GetSuccessRateThreshold() >= 0 && u.GetSuccessRateThreshold() <= 1):
 			return errors.New("invalid value: success rate threshold must be between 0.0 and 1.0")
+		// With a threshold of almost 0, the window is not used.
 		case u.GetSuccessRateThreshold() >= 0.00005 && window < 10*time.Millisecond:
 			return errors.New("invalid value: success rate window is below the minimum length")
 		case u.GetMinRequests() > 1_000_000:
@@ -332,6 +358,7 @@ func checkAccrual(a *outbound.FailureAccrual) error {
 	}
 }
 
+// checkBackoff checks an exponential backoff, in which both durations are required.
 func checkBackoff(b *outbound.ExponentialBackoff) error {
 	low := b.GetMinBackoff()
 	high := b.GetMaxBackoff()
@@ -344,6 +371,7 @@ func checkBackoff(b *outbound.ExponentialBackoff) error {
 		return errors.New("maximum must not be less than minimum")
 	case high.AsDuration() == 0:
 		return errors.New("maximum must be non-zero")
+	// The negation also rejects NaN.
 	case !(jitter >= 0 && jitter <= 100):
 		return errors.New("jitter must be from 0 to 100")
 	}
@@ -356,6 +384,7 @@ func checkResource(m *meta.Metadata) error {
 	if m.GetKind() == nil {
 		return errors.New("invalid metadata: missing kind")
 	}
+	// Other kinds of metadata, for defaults, consist of a name only.
 	if r := m.GetResource(); r != nil {
 		for _, field := range []struct{ name, value string }{
 			{"group", r.GetGroup()}, {"kind", r.GetKind()}, {"name", r.GetName()}, {"namespace", r.GetNamespace()},

@@ -15,6 +15,7 @@ func Check(pattern string) error { //nolint:gocyclo // one case for each constru
 	if _, err := syntax.Parse(pattern, syntax.Perl); err != nil {
 		return err
 	}
+	// inClass is true between "[" and "]". Each case below moves i to the last byte that it has handled.
 	inClass := false
 	for i := 0; i < len(pattern); i++ {
 		rest := pattern[i:]
@@ -24,6 +25,7 @@ func Check(pattern string) error { //nolint:gocyclo // one case for each constru
 			if next := rest[1]; next >= '0' && next <= '9' || strings.IndexByte("QEC<>", next) >= 0 {
 				return refused(pattern, rest[:2])
 			}
+			// Skip the braces, which are no repetition here.
 			if strings.HasPrefix(rest, `\x{`) || strings.HasPrefix(rest, `\p{`) || strings.HasPrefix(rest, `\P{`) {
 				i += strings.IndexByte(rest, '}') - 1
 			}
@@ -35,6 +37,7 @@ func Check(pattern string) error { //nolint:gocyclo // one case for each constru
 				return refused(pattern, "[")
 			}
 			i += end + 1 // a class such as [:alpha:]
+		// Rust gives these a meaning inside a class: intersection, difference and symmetric difference.
 		case inClass && (strings.HasPrefix(rest, "&&") || strings.HasPrefix(rest, "--") || strings.HasPrefix(rest, "~~")):
 			return refused(pattern, rest[:2])
 		case !inClass && c == '[':
@@ -62,6 +65,7 @@ func isRepetition(text string) bool {
 	return low != "" && strings.Trim(low+high, "0123456789") == ""
 }
 
+// refused returns the error for a construct that only Go accepts.
 func refused(pattern, construct string) error {
 	return fmt.Errorf("the regular expression %q has %q, which linkerd2-proxy refuses or understands differently", pattern, construct)
 }

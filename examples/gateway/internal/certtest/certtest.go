@@ -27,6 +27,7 @@ type Cert struct {
 // certificate authority.
 func New(t *testing.T, names ...string) Cert {
 	t.Helper()
+	// The authority has its own key, and signs itself.
 	caKey := key(t)
 	ca := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true,
@@ -38,6 +39,7 @@ func New(t *testing.T, names ...string) Cert {
 	require.NoError(t, err)
 	leafKey := key(t)
 	leaf := &x509.Certificate{
+		// A random serial number keeps certificates apart that programs remember.
 		SerialNumber: serial, Subject: pkix.Name{CommonName: names[0]},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
@@ -56,6 +58,7 @@ func New(t *testing.T, names ...string) Cert {
 	return Cert{block("CERTIFICATE", caDER), block("CERTIFICATE", der), block("PRIVATE KEY", keyDER)}
 }
 
+// key returns a new private key.
 func key(t *testing.T) *ecdsa.PrivateKey {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

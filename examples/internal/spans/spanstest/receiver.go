@@ -68,11 +68,14 @@ func NewReceiver() (*Receiver, error) {
 		return nil, err
 	}
 	response, err := message(files, "ExportTraceServiceResponse")
+	// If err is not nil, the caller ignores the Receiver.
 	return &Receiver{request: request, response: response}, err
 }
 
+// pkg is the package of the messages in descriptors, with a dot at the end.
 const pkg = "opentelemetry.proto.collector.trace.v1."
 
+// message returns the descriptor of the message name in pkg.
 func message(files *protoregistry.Files, name protoreflect.FullName) (protoreflect.MessageDescriptor, error) {
 	d, err := files.FindDescriptorByName(pkg + name)
 	if err != nil {
@@ -103,6 +106,7 @@ func (r *Receiver) Spans(trace string) []Span {
 func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	m := dynamicpb.NewMessage(r.request)
+	// Errors are collected, because a test needs to see all of them.
 	err = errors.Join(err, proto.Unmarshal(body, m))
 	if req.Header.Get("Content-Type") != "application/x-protobuf" || req.URL.Path != "/v1/traces" || req.Method != http.MethodPost {
 		err = errors.Join(err, fmt.Errorf("%s %s with %s", req.Method, req.URL.Path, req.Header.Get("Content-Type")))
@@ -116,6 +120,7 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 // Register makes s receive OTLP over gRPC.
 func (r *Receiver) Register(s *grpc.Server) {
+	// There is no generated code, so the service is described by hand.
 	s.RegisterService(&grpc.ServiceDesc{
 		ServiceName: pkg + "TraceService", HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{
@@ -127,6 +132,7 @@ func (r *Receiver) Register(s *grpc.Server) {
 	}, r)
 }
 
+// export handles a call of the method Export. decode reads its message.
 func (r *Receiver) export(decode func(any) error) (any, error) {
 	m := dynamicpb.NewMessage(r.request)
 	if err := decode(m); err != nil {
@@ -147,9 +153,11 @@ type attributes []struct {
 	} `json:"value"`
 }
 
+// byKey returns the values by key: a string or an int64.
 func (a attributes) byKey() map[string]any {
 	values := map[string]any{}
 	for _, e := range a {
+		// A missing stringValue means that the value is an integer.
 		if values[e.Key] = e.Value.IntValue; e.Value.StringValue != nil {
 			values[e.Key] = *e.Value.StringValue
 		}
@@ -162,6 +170,7 @@ func (r *Receiver) add(m *dynamicpb.Message) error {
 	if err := rejectUnknown(m); err != nil {
 		return err
 	}
+	// The detour over JSON is shorter than reading fields by reflection.
 	text, err := protojson.Marshal(m)
 	if err != nil {
 		return err
@@ -198,6 +207,7 @@ func (r *Receiver) add(m *dynamicpb.Message) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, resource := range decoded.ResourceSpans {
+		// Each span gets a copy, so that a test cannot change another one's.
 		program := resource.Resource.Attributes.byKey()
 		for _, scope := range resource.ScopeSpans {
 			for _, s := range scope.Spans {
@@ -220,6 +230,7 @@ func rejectUnknown(m protoreflect.Message) (err error) {
 	}
 	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		switch {
+		// A field without messages has no unknown fields of its own.
 		case field.Message() == nil:
 		case field.IsList():
 			for i := range value.List().Len() {
@@ -228,6 +239,7 @@ func rejectUnknown(m protoreflect.Message) (err error) {
 		default:
 			err = rejectUnknown(value.Message())
 		}
+		// true continues with the next field.
 		return err == nil
 	})
 	return err

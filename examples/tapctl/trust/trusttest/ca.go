@@ -37,6 +37,7 @@ func New(t testing.TB) *CA {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
+	// A root signs its own certificate.
 	template := valid(&x509.Certificate{
 		Subject: pkix.Name{CommonName: "the authority of a test"},
 		IsCA:    true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
@@ -85,6 +86,7 @@ func (ca *CA) Below(t testing.TB, template *x509.Certificate) *CA {
 	require.NoError(t, err)
 	cert, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
+	// Servers have to send this CA's certificate together with those that it issues.
 	return &CA{Pool: ca.Pool, File: ca.File, cert: cert, key: key, shown: append([][]byte{der}, ca.shown...)}
 }
 
@@ -92,14 +94,17 @@ func (ca *CA) Below(t testing.TB, template *x509.Certificate) *CA {
 func (ca *CA) Expired(t testing.TB, names ...string) tls.Certificate {
 	t.Helper()
 	c := valid(&x509.Certificate{})
+	// The validity ends when that of other certificates begins.
 	c.NotAfter = c.NotBefore
 	c.NotBefore = c.NotBefore.Add(-time.Hour)
 	return ca.issue(t, c, names)
 }
 
+// issue completes c with names and a key, and signs it.
 func (ca *CA) issue(t testing.TB, c *x509.Certificate, names []string) tls.Certificate {
 	t.Helper()
 	for _, name := range names {
+		// The form of a name tells its kind.
 		ip := net.ParseIP(name)
 		switch {
 		case ip != nil:
@@ -135,14 +140,17 @@ func Write(t testing.TB, certFile, keyFile string, cert tls.Certificate) {
 	der, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
 	require.NoError(t, err)
 	key := encode("PRIVATE KEY", der)
+	// A file with both is replaced in one step.
 	if certFile == keyFile {
 		certs = append(certs, key...)
 	} else {
 		replace(t, keyFile, key)
 	}
+	// The key comes first, as a renewal usually writes it.
 	replace(t, certFile, certs)
 }
 
+// replace replaces a file at once, so that no reader sees a part of it.
 func replace(t testing.TB, path string, data []byte) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path+".new", data, 0o600))

@@ -12,6 +12,7 @@ type Pipe struct{ Client, Server net.Conn }
 
 // NewPipe returns a new connection.
 func NewPipe() (p Pipe) {
+	// Any address will do: each pipe has a network of its own.
 	const addr = "10.0.0.1:80"
 	var network layertest.Network
 	l, err := network.Listen("tcp", addr)
@@ -28,7 +29,7 @@ func NewPipe() (p Pipe) {
 	return p
 }
 
-// Break closes one end.
+// Break closes the server's end if server is true, and otherwise the client's.
 func (p Pipe) Break(server bool) {
 	if server {
 		_ = p.Server.Close()

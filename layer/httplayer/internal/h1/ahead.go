@@ -22,6 +22,7 @@ func (c *ServerConn) startReadAhead() {
 		return
 	}
 	done := make(chan struct{})
+	// stopReadAhead waits for the channel as soon as it sees aheadRunning, so it is set before.
 	c.aheadDone = done
 	// The CompareAndSwap fails if the request ended since the Load.
 	if c.ahead.CompareAndSwap(aheadAllowed, aheadRunning) {
@@ -43,6 +44,7 @@ func (c *ServerConn) readAhead(done chan<- struct{}) {
 	for c.ahead.Load() == aheadRunning {
 		c.aheadSince = time.Now()
 		_, err := c.fill(smallSize)
+		// errInterrupted comes from stopReadAhead, and the condition of the loop then ends it.
 		if err != nil && err != errInterrupted { //nolint:errorlint // set by this package
 			return
 		}

@@ -59,6 +59,7 @@ func (b *body) init(src *source, owner bodyOwner, h *head, header http.Header) {
 	switch {
 	case h.chunked:
 		b.framing = byChunks
+		// Trailers may also come unannounced, so there is always a map for them.
 		if b.trailer = message.Announced(header["Trailer"]); b.trailer == nil {
 			b.trailer = make(http.Header)
 		}
@@ -83,6 +84,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 	case len(p) == 0:
 		return 0, nil
 	}
+	// The client sends the body only after it has received 100 Continue.
 	if b.awaits {
 		err = b.request.Inform(http.StatusContinue, nil)
 		b.awaits = false
@@ -101,9 +103,12 @@ func (b *body) Read(p []byte) (n int, err error) {
 func (b *body) Arrive() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// Unless bytes are buffered, wait for some. A body that ends with the connection is that of a response, for which
+	// no client waits.
 	if b.err == nil && b.framing != byClose && b.src.buffered() == 0 {
 		b.endLocked(noEOF(b.fill()))
 	}
+	// The client has begun to send, so it does not wait for 100 Continue any more.
 	if b.awaits && b.err == nil {
 		b.awaits = false
 		b.request.forgoContinue()
@@ -219,6 +224,7 @@ func (b *body) Pending() (n int, eof bool) {
 		n = int(min(b.remaining, int64(b.src.buffered())))
 		return n, int64(n) == b.remaining
 	}
+	// The current chunk is used up. nextChunk parses only what is buffered, so it does not wait either.
 	if b.remaining == 0 {
 		if _, err := b.nextChunk(); err != nil {
 			b.endLocked(err)
@@ -247,6 +253,7 @@ func (b *body) read(p []byte) (n int, err error) {
 	case byChunks:
 	}
 	for {
+		// Find the next chunk with data. Wait for more bytes only without any result yet.
 		for b.remaining == 0 {
 			ready, err := b.nextChunk()
 			if err != nil || !ready && n > 0 {
@@ -275,6 +282,7 @@ func (b *body) read(p []byte) (n int, err error) {
 // it parses the trailers and returns io.EOF.
 func (b *body) nextChunk() (ready bool, err error) {
 	if !b.last {
+		// n is 0 until the whole line has arrived.
 		n, size, err := chunkLine(b.src.unread(), !b.started)
 		if n == 0 || err != nil {
 			return false, err
@@ -293,6 +301,7 @@ func (b *body) nextChunk() (ready bool, err error) {
 // does not hold all trailers yet; the caller must then read more bytes.
 func (b *body) readTrailers() error {
 	text := b.src.unread()
+	// A head that stays unused except for its fields, because trailers have the same syntax.
 	h := head{length: -1}
 	end, err := h.parseFields(text)
 	if end == 0 || err != nil {

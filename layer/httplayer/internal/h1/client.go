@@ -98,7 +98,7 @@ func (c *ClientConn) fail(cause error) {
 func (c *ClientConn) ContextDone(cause error) {
 	if c.cause.CompareAndSwap(nil, &cause) {
 		go c.conn.Close()
-		c.release(false)
+		c.release(false) // not reusable
 	}
 }
 
@@ -140,14 +140,16 @@ func (c *ClientConn) Call(ctx context.Context, req *http.Request) (*http.Respons
 	if reqctx.Ended(ctx) {
 		err = context.Cause(ctx)
 	}
+	// Nothing was sent, so the connection stays usable.
 	if err != nil {
 		c.out.end()
 		message.CloseBody(req)
-		c.release(true)
+		c.release(true) // reusable
 		return nil, err
 	}
 	c.keepAlive = !closesAfter(req)
 	c.idled = c.used
+	// From here on, the end of ctx closes the connection; see ContextDone.
 	c.watch = reqctx.Watch(ctx, c)
 	err = c.send(req, length)
 	c.used = true
@@ -192,7 +194,7 @@ func (c *ClientConn) failRoundTrip(err error) error {
 	c.fail(err)
 	c.stopSender()
 	c.drop()
-	c.release(false)
+	c.release(false) // not reusable
 	return err
 }
 
@@ -244,8 +246,8 @@ func (c *ClientConn) exchange(req *http.Request) error {
 		c.err = err
 	case err == nil: // a short write
 		return out.flush()
-	// Nothing was written, because the server has closed the connection or it has failed.
 	default:
+		// Nothing was written, because the server has closed the connection or it has failed.
 		out.broken, out.err = true, err
 	}
 	return out.err
@@ -306,11 +308,12 @@ func (c *ClientConn) receive(ctx context.Context, req *http.Request) (int, error
 		case switches || status >= http.StatusOK:
 			return n, nil
 		}
+		// This was a 1xx response, and another response follows.
 		limit -= n
 		if status == http.StatusContinue {
 			c.trace.Got100Continue()
 			if c.sender != nil {
-				c.sender.expects.Decide(true)
+				c.sender.expects.Decide(true) // send the body
 			}
 		}
 		header, _ := c.head.header(string(c.unread()[:n]), nil)
@@ -328,6 +331,7 @@ func (c *ClientConn) readHeaders(limit int) (int, error) {
 	h := &c.head
 	h.reset()
 	for {
+		// No part of the response was parsed yet, so empty lines may come first.
 		if h.next == 0 {
 			empty := emptyLines(c.unread())
 			c.r += empty
@@ -353,6 +357,7 @@ func (c *ClientConn) readHeaders(limit int) (int, error) {
 			if err == io.EOF && !partial { //nolint:errorlint // a connection returns it unwrapped
 				return 0, errServerClosed
 			}
+			// The peer may speak another protocol, so the error shows how its answer begins.
 			if partial && h.stage != inFields {
 				return 0, fmt.Errorf("%w after %s", noEOF(err), message.Start(c.unread()))
 			}
@@ -391,6 +396,7 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 		delete(rsp.Header, "Content-Length") // see checkResponse
 	}
 	rsp.Close = !h.persists()
+	// An HTTP/1.0 request was sent as such, and the connection then stays open only if the server says so.
 	c.keepAlive = c.keepAlive && !rsp.Close && (h.keeps || !isOld(req))
 	if c.sender != nil {
 		c.sender.expects.Decide(false) // unless it is decided
@@ -404,13 +410,14 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 		rsp.ContentLength = -1
 		delete(rsp.Header, "Content-Length")
 		rsp.Body = tunnelEnd{&c.source, c.endTunnel}
+		// A tunnel may be silent for long, so it holds no buffer unless bytes have arrived already.
 		c.source.release()
 	case req.Method == http.MethodHead || !message.BodyAllowed(h.status) || h.length == 0:
 		if h.status == http.StatusNoContent {
 			rsp.ContentLength = 0
 		}
 		rsp.Body = http.NoBody
-		c.bodyEnded(true)
+		c.bodyEnded(true) // whole
 	default:
 		b := &r.body
 		b.init(&c.source, c, h, rsp.Header)
@@ -447,5 +454,5 @@ func (c *ClientConn) bodyEnded(whole bool) {
 func (c *ClientConn) endTunnel() {
 	c.watch.Stop()
 	c.fail(errClosed)
-	c.release(false)
+	c.release(false) // not reusable
 }

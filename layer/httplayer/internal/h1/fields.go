@@ -24,6 +24,7 @@ func appendField(b []byte, name, value string) []byte {
 // "" without one.
 func appendFields(b []byte, header http.Header, arrived order) (_ []byte, invalid string) {
 	options := header["Connection"]
+	// On the stack, for the usual number of fields.
 	var memory [16]string
 	names := arrived.names(memory[:0])
 	ordered := 0
@@ -50,6 +51,7 @@ func appendFields(b []byte, header http.Header, arrived order) (_ []byte, invali
 func appendValues(b []byte, name, canonName string, values, options []string, invalid string) ([]byte, string) {
 	switch {
 	case canonName == "":
+		// These are written elsewhere, or they are meant for one connection only.
 		return b, name
 	case canonName == "Host", canonName == "Content-Length", message.IsHopByHop(canonName), message.Listed(options, canonName):
 		return b, invalid
@@ -152,6 +154,7 @@ func isUnchanged(u *url.URL, target string) bool {
 
 // appendPath appends the path, which is "/" if it is empty, and the query of u.
 func appendPath(b []byte, u *url.URL) []byte {
+	// An Opaque URL is sent as it is.
 	if u.Opaque != "" {
 		return append(b, u.RequestURI()...)
 	}
@@ -175,6 +178,7 @@ func lengthOfRequest(req *http.Request) int64 {
 		return 0
 	case req.ContentLength > 0:
 		return req.ContentLength
+	// A length of 0 with a body means unknown, unless the client has sent Content-Length: 0.
 	case req.ContentLength == 0 && message.ContentLength(req.Header["Content-Length"]) == 0:
 		return 0
 	}
@@ -202,6 +206,7 @@ func appendRequest(b []byte, req *http.Request, length int64, arrived order) ([]
 	if err != nil {
 		return b, err
 	}
+	// A request from an HTTP/1.0 client stays one, unless its body needs chunks, which came with HTTP/1.1.
 	if isOld(req) && length >= 0 {
 		b = append(b, " HTTP/1.0\r\n"...)
 	} else {
@@ -250,6 +255,7 @@ func appendOptions(b []byte, req *http.Request) ([]byte, error) {
 	if len(options) > 0 {
 		b = appendField(b, "Connection", strings.Join(options, ", "))
 	}
+	// An empty value is valid, so this concerns only a request with an upgrade.
 	if !message.ValidValue(upgrade) {
 		return b, invalidRequest(`invalid field "Upgrade"`)
 	}

@@ -14,7 +14,7 @@ type SyntaxError struct {
 	Reason string
 }
 
-// Error is part of the error interface. The text includes the reason.
+// Error returns a text with the reason.
 func (e *SyntaxError) Error() string { return "malformed message: " + e.Reason }
 
 func malformed(reason string) error { return &SyntaxError{http.StatusBadRequest, reason} }
@@ -32,7 +32,8 @@ var (
 // protos holds the names of the versions by their minor number.
 var protos = [...]string{"HTTP/1.0", "HTTP/1.1"}
 
-// maxFields is how many header fields a message may contain.
+// maxFields is how many header fields a message may contain. It bounds the memory for a message of
+// many tiny fields.
 const maxFields = 4000
 
 // span is a range of bytes in the buffer that contains the parsed message.
@@ -68,7 +69,7 @@ type head struct {
 	hop            bool // hop-by-hop fields are present
 }
 
-// stage is the part of a head that is parsed next.
+// stage is the part of a head that is parsed next. The values are in the order of the parts.
 type stage uint8
 
 const (
@@ -81,7 +82,7 @@ const (
 // reset prepares h for the next message. Until the version is parsed, the message counts as HTTP/1.1.
 func (h *head) reset() { *h = head{fields: h.fields[:0], length: -1, minor: 1} }
 
-// isRequest reports whether parseRequest parsed h.
+// isRequest reports whether h is the head of a request and not of a response, which has no method.
 func (h *head) isRequest() bool { return h.method.end > 0 }
 
 // persists reports whether another message may follow on the connection after this one.
@@ -133,6 +134,7 @@ func (h *head) parseRequest(b []byte) (n int, err error) {
 	if n, err = h.parseFields(b); n == 0 || err != nil {
 		return 0, err
 	}
+	// Only HTTP/1.0 requests may lack a Host field.
 	if h.host.end == 0 && h.minor == 1 {
 		return 0, malformed("no Host field")
 	}
@@ -148,15 +150,17 @@ func (h *head) requestLine(b []byte) (ok bool, err error) {
 		for i < len(b) && message.Class[b[i]]&message.TokenByte != 0 {
 			i++
 		}
+		// Each part is complete once a byte after it has arrived. Until then, the next call continues at h.next.
 		if h.next = i; i == len(b) || string(b) == "\r" { // an empty line may begin
 			return false, nil
 		}
 		if i == 0 || b[i] != ' ' {
 			return false, errRequestLine
 		}
-		h.method, h.stage = span{0, int32(i)}, inTarget
+		h.method, h.stage = span{end: int32(i)}, inTarget
 	}
 	if h.stage == inTarget {
+		// start stays 0 until the first byte of the target has arrived.
 		for h.target.start == 0 && i < len(b) && b[i] == ' ' {
 			i++
 		}
@@ -242,6 +246,7 @@ func (h *head) statusLine(line []byte) error {
 	for start < len(line) && line[start] == ' ' {
 		start++
 	}
+	// The status needs a space before it and three digits.
 	if major < 1 || start == version || len(line) < start+3 {
 		return errStatusLine
 	}
@@ -253,7 +258,7 @@ func (h *head) statusLine(line []byte) error {
 	if h.status < 100 || len(reason) > 0 && (reason[0] != ' ' || !message.ValidValueBytes(reason)) {
 		return errStatusLine
 	}
-	h.target = span{int32(start), int32(len(line))}
+	h.target = span{int32(start), int32(len(line))} // of a response, the status and the reason
 	return nil
 }
 
@@ -285,6 +290,7 @@ func (h *head) checkResponse() error {
 // after them. It returns the offset after the empty line, or 0 if more bytes are needed.
 func (h *head) parseFields(b []byte) (n int, err error) {
 	for {
+		// next is 0 if the line is not complete yet. An empty line ends the fields.
 		line, next := h.line(b)
 		switch {
 		case next == 0:

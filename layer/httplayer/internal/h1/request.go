@@ -55,7 +55,8 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 	h := &c.head
 	text := string(c.unread()[:n])
 	r := &request{conn: c, old: h.minor == 0, keepAlive: h.persists()}
-	r.Init(c.base, 0, nil)
+	// abort cancels each request itself, so the context's parent is one that never ends.
+	r.Init(c.base, 0, nil) // no time limit
 
 	req := &r.http
 	*req = *new(http.Request).WithContext(r)
@@ -81,6 +82,7 @@ func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 	if r.connect && (h.chunked || h.length > 0) {
 		return nil, nil, malformed("CONNECT with a body")
 	}
+	// Everything needed was copied into text, so the buffer can go back to the pool.
 	c.r += n
 	c.release()
 	req.Header, r.arrived = h.header(text, r.values[:0])

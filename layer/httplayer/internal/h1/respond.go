@@ -33,6 +33,7 @@ func (c *ServerConn) start(
 	out := &c.out
 	out.begin()
 	b := appendHead(out.b, line, header, r.answerOrder())
+	// An HTTP/1.0 client gets its own version: overwrite the one that appendHead has written.
 	if r.old {
 		copy(b, "HTTP/1.0")
 	}
@@ -44,6 +45,7 @@ func (c *ServerConn) start(
 		r.keepAlive = false
 	}
 	out.b = c.appendFraming(b, r, status, header, length, trailer)
+	// The writer checks that the body has the announced length.
 	if !out.chunked && !end {
 		out.remaining = length
 	}
@@ -101,17 +103,18 @@ func (r *request) Respond(rsp *http.Response) (sent int64, err error) {
 		return -1, c.tunnel(r, rsp)
 	}
 	if r.head || !message.BodyAllowed(rsp.StatusCode) {
+		// No trailers, and no body follows.
 		c.start(r, rsp.StatusCode, statusLine(rsp), rsp.Header, message.ContentLength(rsp.Header["Content-Length"]), nil, true)
 		return 0, c.out.finish(nil)
 	}
 	length := lengthOf(rsp, body)
-	c.start(r, rsp.StatusCode, statusLine(rsp), rsp.Header, length, rsp.Trailer, false)
+	c.start(r, rsp.StatusCode, statusLine(rsp), rsp.Header, length, rsp.Trailer, false) // a body follows
 	// The body is copied with larger writes.
 	if length > smallSize {
 		c.out.enlarge()
 	}
 	if length != 0 {
-		if _, err := c.out.copyBody(body, true); err != nil {
+		if _, err := c.out.copyBody(body, true); err != nil { // waits for the whole body
 			_ = c.out.flush() // a client that receives nothing could take the request for unprocessed
 			return c.out.added, err
 		}
@@ -120,7 +123,7 @@ func (r *request) Respond(rsp *http.Response) (sent int64, err error) {
 	return c.out.added, err
 }
 
-// Received implements [message.Stream].
+// Received returns how many bytes of the request body were read. It is part of [message.Stream].
 func (r *request) Received() int64 {
 	if r.body == nil {
 		return 0
@@ -132,6 +135,7 @@ func (r *request) Received() int64 {
 // a layer has changed the status.
 func statusLine(rsp *http.Response) string {
 	line := message.StatusLines[rsp.StatusCode]
+	// line begins with three digits; text is the endpoint's reason, with the space before it.
 	switch text, ok := strings.CutPrefix(rsp.Status, line[:3]); {
 	case rsp.Status == line || !ok || !message.ValidValue(text):
 	case text == "":
@@ -169,6 +173,7 @@ func (r *request) Inform(status int, header http.Header) error {
 		r.expects = false
 	}
 	b := appendHead(nil, message.StatusLines[status], header, "")
+	// The sweeper measures how long this write waits, as for the final response.
 	r.conn.writes.Begin()
 	defer r.conn.writes.End(0)
 	_, err := r.conn.conn.Write(append(b, '\r', '\n'))

@@ -14,13 +14,13 @@ const finishTimeout = 50 * time.Millisecond // longest wait of finished for the 
 
 // sender sends a request body that is not completely in memory, on its own goroutine.
 type sender struct {
-	conn    *ClientConn
-	req     *http.Request
+	conn    *ClientConn   // its connection
+	req     *http.Request // the request whose body is sent
 	trace   message.Trace
-	expects message.Expectation
-	closed  atomic.Bool   // the body is closed or being closed
-	done    chan struct{} // closed when the sender has ended
-	err     error         // result; set before done is closed
+	expects message.Expectation // tells whether the body waits for 100 Continue; see Await and Decide
+	closed  atomic.Bool         // the body is closed or being closed
+	done    chan struct{}       // closed when the sender has ended
+	err     error               // result; set before done is closed
 }
 
 // startSender starts a goroutine that sends req's body from c.out's buffer. From then on the buffer
@@ -47,7 +47,7 @@ func (s *sender) run(out writer) {
 		return
 	}
 	s.err = panics.Do("request body", func() error {
-		_, err := out.copyBody(s.req.Body, true)
+		_, err := out.copyBody(s.req.Body, true) // waits for the whole body
 		return err
 	})
 	if s.err == nil {
@@ -89,8 +89,8 @@ func (c *ClientConn) stopSender() {
 		return
 	}
 	c.sender = nil
-	s.expects.Decide(false)
-	s.closeBody() // ends a Read in progress
+	s.expects.Decide(false) // unless it is decided
+	s.closeBody()           // ends a Read in progress
 }
 
 // closeBody closes the request body, unless it was called before.

@@ -57,7 +57,7 @@ var (
 // the connection; they begin with the preface of HTTP/2.
 type PrefaceError struct{ Ahead []byte }
 
-// Error is part of the error interface.
+// Error says that the client sent the preface of HTTP/2 on this HTTP/1.1 connection.
 func (*PrefaceError) Error() string { return "the client speaks HTTP/2" }
 
 // ServerConn is a connection from a client. It serves one request at a time, on the goroutine that
@@ -67,9 +67,9 @@ type ServerConn struct {
 	cfg    *message.ServerConfig
 	ctx    context.Context //nolint:containedctx // the parent of the contexts of the requests
 	base   context.Context //nolint:containedctx // ctx without its end; abort cancels requests
-	remote string
-	host   string // host of the last request; "" in phaseRest
-	slot   *sweep.Slot
+	remote string          // address of the client
+	host   string          // host of the last request; "" in phaseRest
+	slot   *sweep.Slot     // this connection's place in the sweeper
 	head   head
 	out    writer
 	writes sweep.Wait     // measures how long each write of a response waits
@@ -154,6 +154,7 @@ func (c *ServerConn) pass() error {
 	ahead := bytes.Clone(c.unread())
 	c.drop()
 	c.passed = true
+	// The HTTP/2 engine sets its own deadlines.
 	_ = c.conn.SetDeadline(time.Time{})
 	return &PrefaceError{ahead}
 }
@@ -200,6 +201,7 @@ func (c *ServerConn) ContextDone(cause error) {
 func (c *ServerConn) abort(cause error) {
 	c.stop.CompareAndSwap(nil, &cause)
 	c.mu.Lock()
+	// A deadline in the past makes the reads and writes in progress fail, and all later ones.
 	if !c.passed {
 		_ = c.conn.SetDeadline(expiredTime)
 	}
@@ -226,8 +228,8 @@ func (c *ServerConn) interrupt() {
 }
 
 // setReadDeadline sets the time after which reads fail with os.ErrDeadlineExceeded. The zero time means
-// never. An interruption also uses the connection's deadline, so readError restores this one before the
-// next read.
+// never. An interruption also uses the connection's deadline, so readError sets this time again before
+// the next read.
 func (c *ServerConn) setReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -278,6 +280,7 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration)
 		if phase == phaseSilent {
 			limit = max(limit, LeastDrain)
 		}
+		// Sweep is called about once in each Interval.
 		if c.drained += sweep.Interval; c.drained > limit && !c.closeIdle.Load() {
 			c.CloseIdle()
 		}
@@ -294,6 +297,7 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration)
 			c.interrupt()
 		}
 	case phaseRest:
+		// The connection was idle for restAfter before this phase began.
 		if exceeded(age+restAfter, c.cfg.IdleTimeout) {
 			c.CloseIdle()
 		} else if !drains {
@@ -301,10 +305,12 @@ func (c *ServerConn) Sweep(phase uint32, age time.Duration) (rest time.Duration)
 		}
 	case phaseServe:
 		r := c.current.Load()
+		// The exchange has just ended.
 		if r == nil {
 			return 0
 		}
 		if b := r.body; b != nil && b.wait != nil && b.wait.TooSlow(c.cfg.BodyIdle, c.cfg.MinBodyRate) {
+			// The read fails, and the handler's error becomes the response 408.
 			c.stopReading(message.ErrSlowBody)
 		}
 		if exceeded(c.writes.Sweep(), c.cfg.WriteTimeout) {
@@ -403,6 +409,7 @@ func (c *ServerConn) serve(n int) (keepAlive bool, err error) {
 	c.out.end()
 	whole := c.endBody(r, err == nil)
 	c.finish(r)
+	// Without a pause, the client could lose the response, because it is still sending.
 	if err == nil && !whole {
 		c.linger()
 	}
@@ -423,6 +430,7 @@ func (c *ServerConn) endBody(r *request, drain bool) bool {
 	if !drain || !r.keepAlive || c.stop.Load() != nil {
 		return false
 	}
+	// The rest gets no more time than any pause of a body, so that a slow client does not hold the connection.
 	_ = c.setReadDeadline(time.Now().Add(min(cmp.Or(c.cfg.BodyIdle, message.LingerTime), drainTime)))
 	return r.body.discard(drainSize)
 }

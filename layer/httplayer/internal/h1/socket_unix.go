@@ -117,6 +117,7 @@ func (s *socket) canExchange() bool { return s.raw != nil && s.plain }
 // the socket is readable.
 func (s *socket) exchange(out *writer, in *source) error {
 	s.out, s.in, s.written, s.read, s.err = out, in, 0, 0, nil
+	// Read calls step until it returns true. Between two calls, this goroutine sleeps until fd is readable.
 	err := s.raw.Read(s.stepFD)
 	if s.err != nil {
 		err = s.err

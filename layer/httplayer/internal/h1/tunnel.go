@@ -16,7 +16,8 @@ func (c *ServerConn) tunnel(r *request, rsp *http.Response) error {
 	if !c.endBody(r, false) {
 		return errEarlySwitch
 	}
-	c.start(r, rsp.StatusCode, statusLine(rsp), rsp.Header, -1, nil, false)
+	// The length -1 marks no end: the tunnel ends with the connection.
+	c.start(r, rsp.StatusCode, statusLine(rsp), rsp.Header, -1, nil, false) // the tunnel follows
 	c.stopReadAhead()
 	c.slot.Enter(phaseTunnel)
 	if err := c.out.flush(); err != nil {

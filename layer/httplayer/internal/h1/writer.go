@@ -41,7 +41,8 @@ func (w *writer) begin() {
 	w.chunked, w.sent, w.broken = false, false, false
 }
 
-// end returns the buffer to the pool.
+// end returns the buffer to the pool, after the message was sent or has failed. w must not be
+// written to afterwards.
 func (w *writer) end() {
 	w.buf.Release()
 	w.buf, w.b = nil, nil
@@ -55,7 +56,8 @@ func (w *writer) space() []byte {
 	if w.chunked && w.chunk < 0 {
 		need += chunkHead
 	}
-	if cap(w.b)-len(w.b) < need || cap(w.b) > bigSize { // a larger chunk has more digits
+	// A buffer above bigSize could hold a chunk whose size has more than the four digits of chunkHead.
+	if cap(w.b)-len(w.b) < need || cap(w.b) > bigSize {
 		_ = w.flush()
 	}
 	if w.chunked && w.chunk < 0 {
@@ -68,6 +70,7 @@ func (w *writer) space() []byte {
 // add records that the caller has written n bytes to the start of space's result. It fails if the body
 // becomes longer than its Content-Length.
 func (w *writer) add(n int) error {
+	// remaining is negative if there is no Content-Length to check.
 	if w.remaining >= 0 {
 		if int64(n) > w.remaining {
 			w.err = message.ErrLongBody
@@ -91,11 +94,12 @@ func (w *writer) endChunk() {
 		w.b = w.b[:w.chunk]
 	} else {
 		const hex = "0123456789abcdef"
+		// Four digits are enough, because space sends a buffer above bigSize before it begins a chunk.
 		for i := range 4 {
 			w.b[w.chunk+i] = hex[n>>(12-4*i)&15]
 		}
 		w.b = append(w.b, '\r', '\n')
-	} // a larger chunk would have more than four digits
+	}
 	w.chunk = -1
 }
 
@@ -105,6 +109,7 @@ func (w *writer) flush() error {
 	if w.err == nil && len(w.b) > 0 {
 		w.send(w.b)
 	}
+	// Start again at the beginning of the buffer.
 	w.b = w.buf.B
 	return w.err
 }
@@ -169,6 +174,7 @@ func (w *writer) complete(trailer http.Header) error {
 	case w.err != nil:
 	case w.remaining > 0:
 		w.err = message.ErrShortBody
+	// The chunk of size 0 ends the body, and the trailers follow it.
 	case w.chunked:
 		w.b = append(w.b, '0', '\r', '\n')
 		w.b = appendTrailers(w.b, trailer)

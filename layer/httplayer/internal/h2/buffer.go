@@ -54,6 +54,7 @@ func (q *queue) read(p []byte) (n int) {
 	for q.first != nil && n < len(p) {
 		k := copy(p[n:], q.first.B[q.offset:])
 		n += k
+		// This buffer is used up: go on with the next one, and give it back.
 		if q.offset += k; q.offset == len(q.first.B) {
 			b := q.first
 			if q.first, q.offset = b.Next, 0; q.first == nil {

@@ -34,10 +34,10 @@ type ClientConfig struct {
 type ClientConn struct {
 	conn
 	cfg      *ClientConfig
-	settledC chan struct{}
-	done     chan struct{}
-	goAwayOf *ConnError // last GOAWAY with an error code; guarded by mu
-	served   bool       // a GOAWAY names a stream that the server has processed; guarded by mu
+	settledC chan struct{} // closed when the server's first SETTINGS have arrived
+	done     chan struct{} // closed when the connection has ended
+	goAwayOf *ConnError    // last GOAWAY with an error code; guarded by mu
+	served   bool          // a GOAWAY names a stream that the server has processed; guarded by mu
 }
 
 const unlimitedStreams = 1000 // if SETTINGS of the server do not have MAX_CONCURRENT_STREAMS
@@ -46,7 +46,8 @@ const unlimitedStreams = 1000 // if SETTINGS of the server do not have MAX_CONCU
 // starts the reading goroutine.
 func NewClientConn(nc net.Conn, cfg *ClientConfig) *ClientConn {
 	c := &ClientConn{cfg: cfg, settledC: make(chan struct{}), done: make(chan struct{})}
-	c.init(nc, newLimits(0, 0, 0, cfg.StreamWindow, cfg.ConnWindow))
+	c.init(nc, newLimits(0, 0, 0, cfg.StreamWindow, cfg.ConnWindow)) // the default numbers of streams and sizes
+	// Only a server reads a preface, so there is none to wait for.
 	c.client, c.prefaced = c, true
 	// The preface and the SETTINGS are queued here and sent in one Write by the writer, which kick
 	// starts.
@@ -89,6 +90,8 @@ func (c *ClientConn) Usable() bool {
 	return c.usable()
 }
 
+// usable is Usable for callers that hold mu. It becomes false long before the stream IDs are used up, because
+// requests that have reserved a slot still need some.
 func (c *ClientConn) usable() bool {
 	return c.err == nil && !c.closing && c.nextID <= maxStreamID-2*unlimitedStreams
 }
@@ -120,6 +123,7 @@ func (c *ClientConn) Limit() int {
 	return c.limit()
 }
 
+// limit is Limit for callers that hold mu.
 func (c *ClientConn) limit() int {
 	if c.queuedBytes() > maxQueuedOutput {
 		return 0 // the server does not read
@@ -144,8 +148,7 @@ func (c *ClientConn) Release() {
 	c.mu.Lock()
 	c.pending--
 	c.slotFreed()
-	c.unlock()
-	// The freed slot may be what somebody waits for, so unlock may call Changed.
+	c.unlock() // may call Changed, because somebody may wait for the slot
 }
 
 // Drain makes Reserve return false, and RoundTrip fail with [message.ErrNotSent]. The connection closes
@@ -173,16 +176,18 @@ func (c *ClientConn) goAway(last, code uint32, debug []byte) error {
 	var refused []*stream
 	c.mu.Lock()
 	c.closing, c.changed = true, true
+	// The server has seen all streams up to last, so it has processed something unless last is 0.
 	c.served = c.served || last > 0
 	if code != message.CodeNo {
 		c.goAwayOf = &ConnError{Code: code, Remote: true, Reason: string(debug[:min(len(debug), 128)])}
-		// The refused streams are ended below, because stream.end locks mu.
 	}
+	// The refused streams are ended below, because stream.end locks mu.
 	for id, st := range c.streams {
 		if id > last {
 			refused = append(refused, st)
 		}
 	}
+	// The writer closes the connection if no stream is left.
 	c.kick()
 	c.unlock()
 	for _, st := range refused {

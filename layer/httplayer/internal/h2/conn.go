@@ -41,7 +41,7 @@ type conn struct {
 	block    headerBlock
 	prefaced bool            // the preface of the client was read
 	found    *stream         // stream that find returned last, or that was opened last
-	touched  []*stream       // streams that endBatch wakes
+	touched  []*stream       // streams that have received something since the last endBatch, which wakes them
 	starting []*serverStream // new streams that endBatch starts
 	received int64           // bytes for the next WINDOW_UPDATE of the connection, at most connWindow
 	glitches bucket
@@ -129,8 +129,9 @@ func (c *conn) hello(list ...setting) {
 	}
 }
 
-// unlock unlocks mu. If the state that a user of the client can see has changed while mu was locked
-// (c.changed), it then calls ClientConfig.Changed, which must be called without locks.
+// unlock unlocks mu. Functions that lock mu and may change what a user of the client can see, such as free slots,
+// end with unlock instead of mu.Unlock. If something of that has changed (c.changed), unlock calls
+// ClientConfig.Changed, which must be called without locks.
 func (c *conn) unlock() {
 	changed := c.changed
 	c.changed = false
@@ -184,6 +185,7 @@ func (c *conn) readLoop() error {
 func (c *conn) makeRoom() {
 	rest := c.in[c.r:c.w]
 	full := c.w == len(c.in)
+	// need is the size of the next frame, or of its header as long as that is incomplete.
 	need := frameHead
 	if len(rest) >= frameHead {
 		need += frameLength(rest)
@@ -215,6 +217,7 @@ func (c *conn) endBatch() {
 		clear(c.starting)
 		c.starting = c.starting[:0]
 	}
+	// The connection may now be idle, and must not keep an ended stream in memory.
 	c.found = nil
 	if c.received >= c.connWindow/4 {
 		c.mu.Lock()
@@ -239,6 +242,7 @@ func (c *conn) touch(st *stream) {
 // reason was recorded.
 func (c *conn) end(err error) error {
 	c.mu.Lock()
+	// The first reason counts. The other cases replace what Read has returned by what caused it.
 	switch {
 	case c.err != nil:
 		err = c.err
@@ -386,6 +390,7 @@ func (c *conn) keepAlive(interval, timeout time.Duration, whileIdle bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// A new connection counts as heard of, so that the first PING is not due before an interval has passed.
 	c.lastRead.Store(int64(time.Since(c.started)))
 	c.alive = &keepalive{interval: interval, timeout: timeout, whileIdle: whileIdle, timer: time.AfterFunc(interval, c.checkAlive)}
 }
@@ -407,6 +412,7 @@ func (c *conn) checkAlive() {
 			k.timer.Reset(min(remaining, k.interval))
 			return
 		}
+		// On a new goroutine, because fail locks mu.
 		go c.fail(errPingTimeout)
 		return
 	}
@@ -416,7 +422,7 @@ func (c *conn) checkAlive() {
 		next = k.interval
 		if k.whileIdle || c.client == nil || len(c.streams) > 0 || c.writing {
 			k.pinged, k.sent, k.lastRead = true, now, lastRead
-			c.queuePing(0, 0)
+			c.queuePing(0, 0) // no flags: the peer must answer
 			c.kick()
 			next = min(k.timeout, k.interval) // a frame may arrive soon, and the next PING is due one interval later
 		}

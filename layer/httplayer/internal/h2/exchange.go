@@ -63,7 +63,7 @@ func (s *serverStream) Respond(rsp *http.Response) (sent int64, err error) {
 	}
 	if (s.req.Method == http.MethodConnect || s.accept != "") && rsp.StatusCode < 300 {
 		if upstream, ok := rsp.Body.(io.ReadWriteCloser); ok {
-			if err := s.sendHeader(rsp.StatusCode, rsp.Header, -1, false); err != nil {
+			if err := s.sendHeader(rsp.StatusCode, rsp.Header, -1, false); err != nil { // a body follows
 				_ = upstream.Close()
 				return -1, err
 			}
@@ -78,24 +78,24 @@ func (s *serverStream) Respond(rsp *http.Response) (sent int64, err error) {
 	}
 	if s.req.Method == http.MethodHead || !message.BodyAllowed(rsp.StatusCode) ||
 		rsp.Body == http.NoBody && len(rsp.Trailer) == 0 {
-		return 0, s.sendHeader(rsp.StatusCode, rsp.Header, length, true)
+		return 0, s.sendHeader(rsp.StatusCode, rsp.Header, length, true) // no body follows
 	}
 	out := &s.out
 	*out = newSender(&s.stream, rsp.Body, length, rsp.Header, &rsp.Trailer)
 	// The part of the body that is available goes out with the headers, and a short body ends with
 	// them.
-	err = out.fill(false)
+	err = out.fill(false) // without waiting
 	if err == nil {
 		err = s.writeHeader(rsp.StatusCode, rsp.Header, length, out.empty())
 	}
 	if err == nil {
-		_, err = out.run(true)
+		_, err = out.run(true) // waits for the whole body
 	}
 	out.release()
 	return out.sent, err
 }
 
-// Received implements [message.Stream].
+// Received returns how many bytes of the request body were read. It is part of [message.Stream].
 func (s *serverStream) Received() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,12 +121,12 @@ func (s *serverStream) Inform(status int, header http.Header) error {
 		return s.failure()
 	}
 	if status == http.StatusContinue {
-		s.expects.Store(false)
+		s.expects.Store(false) // the client gets its 100 Continue, so reading the body need not send another one
 	}
 	out, start := c.beginBlock()
 	out.B = c.enc.status(out.B, status)
 	out.B = c.enc.header(out.B, header)
-	c.endBlock(&s.stream, start, false)
+	c.endBlock(&s.stream, start, false) // without END_STREAM
 	c.kick()
 	return nil
 }
@@ -163,7 +163,8 @@ func (s *serverStream) flush() error {
 	return s.failure()
 }
 
-// tunnelClient is the stream of the client in a tunnel.
+// tunnelClient is the client's end of a tunnel (CONNECT): reads and writes go to the client's
+// stream.
 type tunnelClient struct{ *serverStream }
 
 // Write sends p in DATA frames at once, because the other side may wait for it.
@@ -189,6 +190,7 @@ func (t tunnelClient) CloseWrite() error {
 	return nil
 }
 
+// Close resets the stream, which ends the tunnel in both directions.
 func (t tunnelClient) Close() error {
 	t.abort(errStreamDone)
 	return nil

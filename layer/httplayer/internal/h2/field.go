@@ -15,6 +15,7 @@ type fieldName struct {
 	kind             nameKind
 }
 
+// nameKind tells how a field with this name is treated: most are copied to the header, and others have rules.
 type nameKind uint8
 
 const (
@@ -59,6 +60,7 @@ var (
 // makeStaticTable returns the static table of RFC 7541, appendix A. It also stores the names in the
 // table, and other common names, in the maps knownNames and byCanonical.
 func makeStaticTable() (table [staticEntries + 1]field) {
+	// The entries "name|value" in the order of the RFC; "_" stands for a blank in a value.
 	const entries = `:authority| :method|GET :method|POST :path|/ :path|/index.html :scheme|http :scheme|https
  :status|200 :status|204 :status|206 :status|304 :status|400 :status|404 :status|500 accept-charset|
  accept-encoding|gzip,_deflate accept-language| accept-ranges| accept| access-control-allow-origin| age| allow|
@@ -145,6 +147,7 @@ func checkFields(fields []field) (length int64, reason string) {
 	for i := range fields {
 		f := &fields[i]
 		switch f.name.kind {
+		// The caller has taken out the valid pseudo-header fields, which come first.
 		case pseudoName, connectionName, invalidName:
 			return 0, "field that is not allowed: " + quoted(f.name.lower)
 		case lengthName:
@@ -177,6 +180,7 @@ func makeHeader(fields []field, slab []string) http.Header {
 		case len(slab) == 0:
 			h[key] = []string{f.value}
 		default:
+			// The capacity of 1 makes a later append copy, instead of overwriting the next value.
 			slab[0] = f.value
 			h[key], slab = slab[:1:1], slab[1:]
 		}

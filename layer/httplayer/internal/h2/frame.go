@@ -66,7 +66,8 @@ type ConnError struct {
 	Reason string // text in the GOAWAY
 }
 
-// Error is part of the error interface.
+// Error returns a text with the name of the error code and the reason. It tells if the peer has
+// ended the connection.
 func (e *ConnError) Error() string {
 	suffix := ""
 	if e.Remote {
@@ -88,6 +89,7 @@ type streamError struct {
 
 func (e *streamError) Error() string { return e.reason }
 
+// malformed returns the error of a message that violates HTTP/2, on the stream with the given ID.
 func malformed(id uint32, reason string) error {
 	return &streamError{id, message.CodeProtocol, reason}
 }
@@ -106,6 +108,8 @@ var (
 // frameLength returns the payload length in a frame's header.
 func frameLength(head []byte) int { return int(head[0])<<16 | int(head[1])<<8 | int(head[2]) }
 
+// appendFrame appends the header of a frame with a payload of n bytes (RFC 9113, section 4.1). The caller appends the
+// payload.
 func appendFrame(p []byte, n int, typ, flags byte, id uint32) []byte {
 	return append(p, byte(n>>16), byte(n>>8), byte(n), typ, flags,
 		byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
@@ -123,21 +127,27 @@ func (c *conn) queueControl(typ, flags byte, id uint32, payload ...uint32) {
 	}
 }
 
+// queueWindowUpdate allows the peer to send n more bytes on the stream with the given ID, or on the connection if
+// that is 0. The caller holds mu, as for all functions that queue a frame.
 func (c *conn) queueWindowUpdate(id uint32, n int64) {
 	c.queueControl(frameWindowUpdate, 0, id, uint32(n))
 }
 
+// queuePing queues a PING with the payload data, or the answer to one if flags is flagAck.
 func (c *conn) queuePing(flags byte, data uint64) {
 	c.queueControl(framePing, flags, 0, uint32(data>>32), uint32(data))
 }
 
+// queueGoAway queues a GOAWAY: the peer must open no more streams, and those with an ID above last were not
+// processed.
 func (c *conn) queueGoAway(last, code uint32, reason string) {
 	out := c.output()
-	out.B = appendFrame(out.B, 8+len(reason), frameGoAway, 0, 0)
+	out.B = appendFrame(out.B, 8+len(reason), frameGoAway, 0, 0) // no flags; stream 0 is the connection
 	out.B = binary.BigEndian.AppendUint64(out.B, uint64(last)<<32|uint64(code))
 	out.B = append(out.B, reason...)
 }
 
+// setting is one parameter in a SETTINGS frame.
 type setting struct {
 	id    uint16
 	value uint32
@@ -146,7 +156,7 @@ type setting struct {
 // queueSettings adds a SETTINGS frame with the settings in list to the output.
 func (c *conn) queueSettings(list ...setting) {
 	out := c.output()
-	out.B = appendFrame(out.B, 6*len(list), frameSettings, 0, 0)
+	out.B = appendFrame(out.B, 6*len(list), frameSettings, 0, 0) // no flags; stream 0 is the connection
 	for _, s := range list {
 		out.B = binary.BigEndian.AppendUint16(out.B, s.id)
 		out.B = binary.BigEndian.AppendUint32(out.B, s.value)

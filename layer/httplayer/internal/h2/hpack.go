@@ -158,6 +158,7 @@ func (d *decoder) name(s rawString) (*fieldName, bool) {
 		return n, true
 	}
 	n := newName(string(b))
+	// A peer must not fill the memory with ever new names, or with long ones.
 	if len(d.names) < maxNames && len(b) <= maxCachedName {
 		if d.names == nil {
 			d.names = make(map[string]*fieldName)
@@ -278,8 +279,10 @@ func (d *decoder) decode(p []byte, out []field, limit int) (_ []field, err error
 }
 
 // literal decodes a field that is not in a table as a whole: an index of its name, or 0 and the name
-// itself, and then the value. ok is false if p is malformed.
+// itself, and then the value. ok is false if p is malformed. literal does not change the dynamic table: if
+// the peer has added the field to it, decode calls add.
 func (d *decoder) literal(p []byte) (f field, rest []byte, ok bool) {
+	// The index of the name has four bits, or six if the field is added to the dynamic table.
 	bits := uint(4)
 	if p[0]&0x40 != 0 {
 		bits = 6
@@ -301,6 +304,7 @@ func (d *decoder) literal(p []byte) (f field, rest []byte, ok bool) {
 		return f, nil, false
 	}
 	var valid bool
+	// Six bits mean that decode will add the field to the dynamic table, which makes the cache superfluous.
 	if f.value, valid, ok = d.value(s, bits == 6); ok && !valid {
 		f = f.invalidValue()
 	}

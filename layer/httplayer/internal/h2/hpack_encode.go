@@ -72,8 +72,8 @@ func appendInt(b []byte, first byte, bits uint, v uint64) []byte {
 func (e *encoder) start(b []byte) []byte {
 	if e.update {
 		e.update = false
-		b = append(b, 0x20)
-		b = appendInt(b, 0x20, 5, uint64(e.max))
+		b = append(b, 0x20)                      // the size 0
+		b = appendInt(b, 0x20, 5, uint64(e.max)) // 001: a new size of the table
 	}
 	return b
 }
@@ -106,14 +106,14 @@ func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
 	}
 	b = appendInt(b, op, bits, static)
 	if static == 0 { // the name is not in the static table, so it follows as a string
-		b = appendInt(b, 0, 7, uint64(len(key)))
+		b = appendInt(b, 0, 7, uint64(len(key))) // 0: not Huffman-coded
 		if n != nil {
 			b = append(b, key...)
 		} else {
 			b = appendLower(b, key)
 		}
 	}
-	b = appendInt(b, 0, 7, uint64(len(value)))
+	b = appendInt(b, 0, 7, uint64(len(value))) // 0: not Huffman-coded
 	return append(b, value...)
 }
 
@@ -138,6 +138,7 @@ func (e *encoder) slot(key, value string) (victim *slot, sent bool) {
 		if s.hash == hash {
 			return s, true
 		}
+		// Replace an empty slot, or one whose entry the dynamic table has evicted, rather than a useful one.
 		if s.hash == 0 || s.number <= e.oldest && victim.number > e.oldest {
 			victim = s
 		}
@@ -162,6 +163,7 @@ func appendLower(b []byte, s string) []byte {
 // the fields that HTTP/2 does not allow.
 func (e *encoder) header(b []byte, h http.Header) []byte {
 	for key, values := range h {
+		// n is nil for a name that is not common, which field then converts to lower case.
 		n := byCanonical[key]
 		switch {
 		case n == nil:

@@ -44,6 +44,7 @@ func (c *conn) process() error {
 			}
 		}
 	}
+	// A header that arrives in parts has a time limit, which begins or ends here.
 	if c.server != nil {
 		c.server.inBlock(c.block.id != 0 || c.partHeaders())
 	}
@@ -54,6 +55,7 @@ func (c *conn) process() error {
 // The error reports another protocol.
 func (c *conn) readPreface() (ok bool, err error) {
 	b := c.in[c.r:c.w]
+	// What has arrived so far must be the beginning of the preface.
 	n := min(len(b), len(preface))
 	if string(b[:n]) != preface[:n] {
 		return false, protocolError("invalid preface")
@@ -139,12 +141,14 @@ func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
 		}
 	}
 	var st *stream
+	// These frames need a stream that is open or was open. One that was never opened is an error.
 	if typ == frameData || typ == frameRSTStream || typ == frameWindowUpdate && id != 0 ||
 		typ == frameHeaders && c.client != nil {
 		if st = c.find(id); st == nil && c.unopened(id) {
 			return protocolError("frame on an idle stream")
 		}
 	}
+	// Table entries of 0 belong to frames without a fixed size.
 	if int(typ) < len(frameSizes) && frameSizes[typ] > 0 && len(p) != frameSizes[typ] {
 		return connError(message.CodeFrameSize, "wrong size of a frame")
 	}
@@ -180,6 +184,7 @@ func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
 	case frameWindowUpdate:
 		return c.windowUpdate(id, st, int64(binary.BigEndian.Uint32(p)&maxWindow))
 	}
+	// A frame that gets here contributes nothing to a request. A peer that sends too many of them is cut off.
 	return c.glitch(glitchControl)
 }
 
@@ -232,6 +237,7 @@ func (c *conn) continuation(flags byte, id uint32, p []byte) error {
 	}
 	b.frames++
 	// A block of 16 KiB and more is split by its sender, but not into pieces below 1 KiB.
+	// A block is usually smaller than the fields in it, so half more than their limit is generous.
 	if n := len(b.buf.B) + len(p); n > c.maxHeader+c.maxHeader/2 || b.frames > 16+n/1024 {
 		return connError(message.CodeEnhanceYourCalm, "header block too large")
 	}
@@ -249,6 +255,7 @@ func (c *conn) continuation(flags byte, id uint32, p []byte) error {
 // which they may open or end. Even the block of a stream that does not exist must be decoded, because
 // all blocks share the compression state.
 func (c *conn) headerBlock(flags byte, id uint32, p []byte) error {
+	// On the stack, for the usual number of fields.
 	var slab [32]field
 	fields, err := c.dec.decode(p, slab[:0], c.maxHeader)
 	if errors.Is(err, errHPACK) {
@@ -341,6 +348,7 @@ func (c *conn) ping(flags byte, data uint64) error {
 	case c.server != nil && data == drainPing:
 		c.server.endDrain()
 	}
+	// A PING contributes nothing to a request, so too many of them end the connection.
 	return c.glitch(glitchControl)
 }
 
@@ -388,6 +396,7 @@ func (c *conn) settings(flags byte, p []byte) error {
 		if len(p) > 0 {
 			return connError(message.CodeFrameSize, "SETTINGS frame size")
 		}
+		// 0 means that the time was not measured, so the shortest time is 1.
 		if c.rtt.Load() == 0 {
 			c.rtt.Store(int64(max(time.Since(c.started), 1)))
 			return nil
@@ -397,6 +406,7 @@ func (c *conn) settings(flags byte, p []byte) error {
 	if len(p)%6 != 0 {
 		return connError(message.CodeFrameSize, "SETTINGS frame size")
 	}
+	// SETTINGS cost work too, so too many of them end the connection.
 	if err := c.glitch(glitchSetting + len(p)/6); err != nil {
 		return err
 	}
@@ -414,6 +424,7 @@ func (c *conn) settings(flags byte, p []byte) error {
 	}
 	c.changed = true
 	c.unlock()
+	// Whoever has made the connection waits for this: the server speaks HTTP/2.
 	if first && c.client != nil {
 		close(c.client.settledC)
 	}

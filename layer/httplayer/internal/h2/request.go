@@ -60,6 +60,7 @@ func (h *requestHead) check() string {
 			return "CONNECT without :authority, or with :path or :scheme"
 		}
 		return ""
+	// With :protocol, CONNECT has a :path and a :scheme like any other request (RFC 8441).
 	case h.protocol != "" && (!connect || !message.ValidName(h.protocol) || h.authority == ""):
 		return "invalid :protocol"
 	case h.scheme != "http" && h.scheme != "https":
@@ -134,6 +135,7 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 		r.Host = host
 		delete(r.Header, "Host")
 	}
+	// HTTP/2 clients may split the cookies into several fields, which HTTP/1.1 servers do not expect.
 	if cookies := r.Header["Cookie"]; len(cookies) > 1 {
 		r.Header["Cookie"] = []string{strings.Join(cookies, "; ")}
 	}
@@ -159,7 +161,7 @@ func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string,
 		r.Trailer = make(http.Header) // copies of the request share it
 	}
 	if r.ContentLength > 0 && !grpc && (c.cfg.BodyIdle > 0 || c.cfg.MinBodyRate > 0) {
-		s.reads = &s.waits
+		s.reads = &s.waits // from here on, the sweeper enforces the time limits of the body
 	}
 	s.expects.Store(message.ExpectsContinue(r.Header))
 }
@@ -209,6 +211,7 @@ func (c *ClientConn) requestHead(req *http.Request) (h requestHead, err error) {
 	if reason == "" {
 		reason = h.setLength(req)
 	}
+	// This reason is more helpful than those above.
 	if h.method == http.MethodConnect {
 		reason = "CONNECT is sent by HTTP/1.1 only"
 	}

@@ -19,7 +19,7 @@ func (s *clientStream) headers(fields []field, end, tooLarge bool) error {
 		return malformed(s.id, reason)
 	}
 	if status < 200 {
-		return s.receiveInform(status, fields[1:], end)
+		return s.receiveInform(status, fields[1:], end) // without :status
 	}
 	noBody := s.req.Method == http.MethodHead || !message.BodyAllowed(status)
 	switch {
@@ -85,7 +85,7 @@ func (s *clientStream) receiveInform(status int, fields []field, end bool) error
 		return malformed(s.id, "1xx response with END_STREAM")
 	}
 	if status == http.StatusContinue {
-		s.expects.Decide(true)
+		s.expects.Decide(true) // send the body
 		if s.trace.IsZero() {
 			return s.c.glitch(glitchControl) // nothing to forward; counted, because a server could send many
 		}

@@ -36,7 +36,7 @@ type clientStream struct {
 
 var _ reqctx.Watcher = (*clientStream)(nil)
 
-// inform is a received 1xx response.
+// inform is a received 1xx response, which is passed on before the final response.
 type inform struct {
 	status int
 	header http.Header
@@ -81,7 +81,7 @@ func (c *ClientConn) Call(ctx context.Context, req *http.Request) (*http.Respons
 	// If the whole body is available, this goroutine sends it. Otherwise another one does, because the
 	// response may arrive before the request body has ended.
 	case s.expects != nil || !s.send(false):
-		go s.send(true)
+		go s.send(true) // send waits here
 	}
 	return s.await(ctx)
 }
@@ -126,6 +126,7 @@ func (c *ClientConn) open(s *clientStream, head *requestHead, hasBody bool) erro
 // request appends the pseudo-header fields of a request. Common methods and schemes are single bytes,
 // as indexes in the static table.
 func (e *encoder) request(b []byte, h *requestHead) []byte {
+	// A byte above 0x80 is the index of a whole field in the static table: 2 is GET, 3 POST, 6 http and 7 https.
 	switch h.method {
 	case http.MethodGet:
 		b = append(b, 0x82)
@@ -155,9 +156,10 @@ func (s *clientStream) send(wait bool) bool {
 		if s.expects != nil {
 			_ = panics.Contain(s.trace.Wait100Continue)
 		}
+		// Await returns false if a response has made the body needless, so that nothing is sent.
 		done = !s.expects.Await(s.req.Body)
 	} else {
-		err = s.out.fill(false)
+		err = s.out.fill(false) // without waiting
 	}
 	if err == nil && !done {
 		done, err = s.out.run(wait)
@@ -184,7 +186,7 @@ func (s *clientStream) abortRequestBody() {
 	if s.sending.Swap(false) {
 		go s.req.Body.Close()
 	}
-	s.expects.Decide(false)
+	s.expects.Decide(false) // unless it is decided
 }
 
 // ContextDone implements [reqctx.Watcher]. It resets the stream when the request context ends.

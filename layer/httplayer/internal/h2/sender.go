@@ -122,6 +122,7 @@ func (s *sender) queue() (done bool) {
 		rest := s.buf.B[s.offset:]
 		n := s.st.c.queueData(s.st, rest)
 		s.sent += int64(n)
+		// The windows may permit only a part. The rest waits for the next call.
 		if s.offset += n; n < len(rest) {
 			return false
 		}
@@ -139,7 +140,7 @@ func (s *sender) queue() (done bool) {
 func (s *sender) run(wait bool) (done bool, err error) {
 	c := s.st.c
 	for err == nil {
-		waited := false
+		waited := false // the peer's windows were exhausted
 		c.mu.Lock()
 		err = s.st.failure()
 		for err == nil {
@@ -155,7 +156,7 @@ func (s *sender) run(wait bool) (done bool, err error) {
 			err = s.st.failure()
 		}
 		c.kick()
-		c.unlock()
+		c.unlock() // the counterpart of c.mu.Lock, which also reports changes to ClientConfig.Changed
 		// The peer's windows were exhausted. The source may now send more, too.
 		if waited && err == nil {
 			message.Moved(s.body)
@@ -164,7 +165,7 @@ func (s *sender) run(wait bool) (done bool, err error) {
 			break
 		}
 		if s.buf == nil {
-			err = s.fill(true)
+			err = s.fill(true) // waits for the body
 		}
 	}
 	return done, err

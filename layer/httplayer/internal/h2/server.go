@@ -47,11 +47,14 @@ const drainPing = 0x676f746f77657231
 // from ctx. The connection ends when ctx ends. HTTP/2 limits of 0 select the defaults: 250
 // streams, 256 KiB of headers, and windows of 256 KiB per stream and 1 MiB per connection.
 func NewServerConn(ctx context.Context, nc net.Conn, cfg *message.ServerConfig) *ServerConn {
+	// connCtx ends the connection. Request contexts come from the other one, which only has its values: a handler's
+	// context ends with its stream.
 	c := &ServerConn{cfg: cfg, connCtx: ctx, ctx: reqctx.Detach(ctx)}
 	if addr := nc.RemoteAddr(); addr != nil {
 		c.remote = addr.String()
 	}
 	c.init(nc, newLimits(cfg.MaxStreams, cfg.MaxFrameSize, cfg.MaxHeaderBytes, cfg.StreamWindow, cfg.ConnWindow))
+	// The embedded conn finds the server by this field, and a conn of a client has nil there.
 	c.server, c.resets.limit = c, cfg.MaxStreamResets
 	c.hello(setting{settingMaxConcurrentStreams, uint32(c.maxStreams)}, setting{settingEnableConnectProtocol, 1})
 	return c
@@ -64,7 +67,8 @@ func (c *ServerConn) Serve() error {
 	defer c.slot.Remove()
 	watch := reqctx.Watch(c.connCtx, c)
 	defer watch.Stop()
-	c.keepAlive(c.cfg.PingInterval, c.cfg.PingTimeout, true)
+	c.keepAlive(c.cfg.PingInterval, c.cfg.PingTimeout, true) // also while no stream is open
+	// Send the SETTINGS that NewServerConn has queued.
 	c.mu.Lock()
 	c.kick()
 	c.mu.Unlock()
@@ -76,6 +80,7 @@ func (c *ServerConn) Serve() error {
 		c.drain.Stop()
 	}
 	c.mu.Unlock()
+	// The end of the connection has canceled the requests, so their handlers return soon.
 	c.workers.Wait()
 	c.written.Wait()
 	if !c.prefaced {
@@ -102,16 +107,19 @@ func (c *ServerConn) ContextDone(cause error) { go c.fail(cause) }
 func (c *ServerConn) Drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// c.drain is not nil from the first call on.
 	if c.drain != nil || c.err != nil {
 		return
 	}
+	// The first GOAWAY names the largest ID, so that it rejects no stream which is under way to the server.
 	c.queueGoAway(maxStreamID, message.CodeNo, "")
 	c.queuePing(0, drainPing)
 	c.kick()
 	c.drain = time.AfterFunc(c.cfg.DrainTimeout, c.endDrain)
 }
 
-// endDrain sends the second GOAWAY of a drain, once.
+// endDrain sends the second GOAWAY of a drain, which names the last accepted stream. It does so
+// once, though both the client's answer and the timer call it.
 func (c *ServerConn) endDrain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,6 +171,7 @@ func (s *serverStream) cancel(err error) {
 		s.Context.Cancel(malformed)
 		return
 	}
+	// If this side has ended the connection, the client has not left.
 	violation, isViolation := errors.AsType[*ConnError](err)
 	if isViolation && !violation.Remote || s.c.server.connCtx.Err() != nil {
 		s.Context.Cancel(nil)
@@ -177,7 +186,9 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	switch {
 	case id%2 == 0:
 		return protocolError("stream with an even number")
+	// A stream that was never opened: the usual case.
 	case c.unopened(id):
+	// The client may not know yet that this stream was reset.
 	case c.hasReset():
 		return c.glitch(glitchControl)
 	default:
@@ -197,7 +208,7 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	case reason == badAuthority:
 		s.refusal, reason = c.refusal(http.StatusBadRequest, errBadAuthority, &h), ""
 	}
-	s.Init(c.ctx, 0, nil)
+	s.Init(c.ctx, 0, nil) // no time limit
 	s.eof, s.gotEnd = end, end
 	c.mu.Lock()
 	c.nextID = id + 2
@@ -269,6 +280,7 @@ func (st *stream) receiveTrailers(fields []field, end, tooLarge bool) error {
 			return malformed(st.id, "invalid trailer "+quoted(n.lower))
 		}
 	}
+	// The end of the body may come too early for its content-length.
 	if err := st.count(0, true); err != nil {
 		return err
 	}

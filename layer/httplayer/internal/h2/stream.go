@@ -73,6 +73,7 @@ func (st *stream) init(c *conn, id uint32) {
 // end is true at the end of the body. It returns an error, which resets the stream, if the body is too
 // long or ends too early.
 func (st *stream) count(n int, end bool) error {
+	// Without a content-length, any length is right.
 	if st.remaining < 0 {
 		return nil
 	}
@@ -113,7 +114,7 @@ func (st *stream) endReceived() {
 	if st.sentEnd {
 		c.remove(st)
 	}
-	c.unlock()
+	c.unlock() // reports the free slot
 }
 
 // reset sends RST_STREAM with the given error code, if the stream is still open, and makes both reading
@@ -138,7 +139,7 @@ func (st *stream) end(err error) {
 		st.sendErr = err
 	}
 	st.sendable.Broadcast()
-	c.unlock()
+	c.unlock() // reports the free slot
 	st.failReceive(err)
 }
 
@@ -205,7 +206,7 @@ func (st *stream) Read(p []byte) (n int, err error) {
 	n = st.received.read(p)
 	st.total += int64(n)
 	st.reads.Add(n)
-	first := false
+	first := false // io.EOF is returned for the first time
 	if st.received.n == 0 {
 		switch {
 		case st.receiveErr != nil && n == 0:
@@ -329,6 +330,7 @@ func (st *stream) ended() {
 func (st *stream) Close() error {
 	st.discard()
 	if st.client != nil {
+		// With the watch stopped, the end of the context does nothing more to this stream.
 		st.client.watch.Stop()
 		if !st.removed.Load() {
 			st.reset(message.CodeCancel, context.Canceled)

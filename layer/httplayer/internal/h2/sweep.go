@@ -22,6 +22,7 @@ const retireAfter = time.Second // the idle workers of an idle connection end af
 // holds mu.
 func (c *ServerConn) phaseLocked() {
 	phase := uint32(phaseIdle)
+	// An incomplete header comes first, because it has a time limit even while other streams are open.
 	switch {
 	case c.inPart:
 		phase = phaseBlock

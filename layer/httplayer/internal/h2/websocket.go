@@ -36,5 +36,6 @@ func (s *serverStream) upgraded(rsp *http.Response) *http.Response {
 		_ = rsp.Body.Close()
 		return &http.Response{StatusCode: http.StatusBadGateway, Body: http.NoBody}
 	}
+	// With any other status the endpoint refuses the WebSocket, and the client gets that status.
 	return &response
 }

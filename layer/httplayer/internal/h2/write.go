@@ -41,6 +41,7 @@ func (c *conn) writeQueued() {
 	c.mu.Lock()
 	for c.out != nil && failed == nil { // also after c.err is set, because end queues a GOAWAY
 		out := c.out
+		// The writer owns out from now on, so that no queued DATA frame can be extended.
 		c.out, c.lastDataID = nil, 0
 		c.taken += int64(len(out.B))
 		c.changed = c.changed || len(out.B) > maxQueuedOutput // see Limit
@@ -128,6 +129,7 @@ func (c *conn) endBlock(st *stream, start int, end bool) {
 		st.endSent()
 	}
 	n := len(out.B) - start
+	// beginBlock has left room for the header of this one frame.
 	if n <= c.peerFrame {
 		appendFrame(out.B[start-frameHead:start-frameHead], n, frameHeaders, flags|flagEndHeaders, st.id)
 		return
@@ -165,7 +167,7 @@ func (c *conn) queueTrailers(st *stream, trailer http.Header) {
 			out.B = c.enc.values(out.B, n, key, values)
 		}
 	}
-	c.endBlock(st, start, true)
+	c.endBlock(st, start, true) // with END_STREAM
 }
 
 // queueData queues as many bytes of p as both windows and the room in the output permit, and returns
@@ -173,6 +175,7 @@ func (c *conn) queueTrailers(st *stream, trailer http.Header) {
 func (c *conn) queueData(st *stream, p []byte) (n int) {
 	for n < len(p) {
 		k := int(min(int64(len(p)-n), c.sendWindow, st.sendWindow, int64(c.peerFrame)))
+		// A window may also be negative, after SETTINGS that have made it smaller.
 		if k <= 0 || c.queuedBytes() > maxQueuedData {
 			break
 		}
@@ -201,6 +204,7 @@ func (c *conn) appendData(st *stream, p []byte) {
 	if len(p) > 0 && c.isLastData(st) {
 		head := out.B[c.lastData:]
 		if n := frameLength(head) + len(p); n <= c.peerFrame {
+			// The frame becomes longer, so its length is written again.
 			head[0], head[1], head[2] = byte(n>>16), byte(n>>8), byte(n)
 			out.B = append(out.B, p...)
 			return
@@ -255,6 +259,7 @@ func (st *stream) waitSendable() {
 // stream's last DATA frame contains at least 4 KiB, send starts the writer. A smaller frame waits
 // for the next Flush.
 func (st *stream) send(p []byte) (n int, err error) {
+	// A frame of this size is worth a Write of its own.
 	const flushed = 4 << 10
 	c := st.c
 	c.mu.Lock()

@@ -25,6 +25,7 @@ func newPool(size int) *sync.Pool {
 // GetBuffer returns an empty buffer with room for n bytes. Up to 64 KiB it comes from a pool.
 func GetBuffer(n int) *Buffer {
 	countBuffers(1)
+	// The class is the index of the first pool whose buffers have room for n bytes.
 	class := bits.Len(uint(max(n, leastBuffer)-1) / leastBuffer)
 	if class >= len(Pools) {
 		return &Buffer{B: make([]byte, 0, n)}
@@ -40,6 +41,7 @@ func (b *Buffer) Release() {
 		return
 	}
 	countBuffers(-1)
+	// The class is the index of the last pool whose buffers are not larger than this one.
 	if class := bits.Len(uint(cap(b.B)/leastBuffer)) - 1; class < len(Pools) {
 		b.B, b.Next = b.B[:0:leastBuffer<<class], nil
 		Pools[class].Put(b)

@@ -63,8 +63,8 @@ func (c *AheadConn) NetConn() net.Conn { return c.Conn }
 
 // Copy copies src to dst until io.EOF and returns the number of copied bytes. If flush is not nil, Copy
 // calls it before each Read that may wait. Unlike [io.Copy] it uses a pooled buffer, and only Read and
-// Write. The buffer has 2 KiB, because an idle tunnel keeps it, and 32 KiB as long as each Read fills
-// it.
+// Write. The buffer has 2 KiB at first, because an idle tunnel keeps it. A Read that fills the buffer
+// enlarges it to 32 KiB, and a Read of less than 2 KiB makes it small again.
 func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
 	const small, large = 2 << 10, 32 << 10
 	b := GetBuffer(small)
@@ -89,6 +89,8 @@ func Copy(dst io.Writer, src io.Reader, flush func()) (total int64, err error) {
 		if err != nil {
 			return total, err
 		}
+		// A full buffer suggests that more is waiting, and a few bytes that the stream has become slow. In between, the
+		// size stays, so that a stream with Reads of varying length does not change it all the time.
 		size := len(space)
 		switch {
 		case n == size:
@@ -115,6 +117,7 @@ func Tunnel(ctx context.Context, client, upstream io.ReadWriteCloser) error {
 	}
 	defer context.AfterFunc(ctx, cut)()
 	defer upstream.Close()
+	// carry copies one direction. Its normal end only ends that direction; an error ends both, by cut.
 	carry := func(dst io.Writer, src io.Reader) error {
 		err := panics.Do("tunnel", func() error {
 			if _, err := Copy(dst, src, nil); err != nil {

@@ -29,6 +29,7 @@ var (
 // method returns true, and it matches [layer.ErrIdleTimeout].
 var ErrSlowBody error = slowBodyError{}
 
+// slowBodyError is the type of ErrSlowBody.
 type slowBodyError struct{}
 
 func (slowBodyError) Error() string        { return "request body arrives too slowly" }
@@ -40,7 +41,7 @@ func (slowBodyError) Is(target error) bool { return target == layer.ErrIdleTimeo
 // Reason names the part.
 type RequestError struct{ Reason string }
 
-// Error is part of the error interface.
+// Error returns a text with the reason.
 func (e *RequestError) Error() string { return "invalid request: " + e.Reason }
 
 // The errors of a request with a body that differs in length from its Content-Length.
@@ -56,7 +57,7 @@ type ResetError struct {
 	Reason string // reason of a reset by this side; may be empty
 }
 
-// Error is part of the error interface.
+// Error returns a text with the name of the error code and, if this side reset the stream, the reason.
 func (e *ResetError) Error() string {
 	switch {
 	case e.Remote:
@@ -130,7 +131,7 @@ func ResetCode(err error) uint32 {
 // HTTP/2. It is not a [ResetError], because layers take that for a failure of the endpoint.
 type MalformedError struct{ Reset ResetError }
 
-// Error is part of the error interface.
+// Error returns a text with the error of the stream.
 func (e *MalformedError) Error() string { return "malformed request: " + e.Reset.Error() }
 
 // CanceledError is the cause of a request context's end when the client has left: either it reset the
@@ -138,7 +139,7 @@ func (e *MalformedError) Error() string { return "malformed request: " + e.Reset
 // matches [context.Canceled].
 type CanceledError struct{ Code uint32 }
 
-// Error is part of the error interface.
+// Error returns a text that tells how the client has left.
 func (e *CanceledError) Error() string {
 	if e.Code == CodeNo {
 		return "the client has closed the connection"

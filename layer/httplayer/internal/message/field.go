@@ -45,6 +45,7 @@ func RemoveHopByHop(h http.Header) {
 			h.Del(strings.TrimSpace(name))
 		}
 	}
+	// What must stay was read above and is put back below.
 	maps.DeleteFunc(h, func(name string, _ []string) bool { return IsHopByHop(name) })
 	if upgrades {
 		h["Connection"], h["Upgrade"] = []string{"Upgrade"}, upgrade
@@ -117,6 +118,7 @@ func TrailerNames(trailer http.Header) string {
 	return strings.Join(names, ", ")
 }
 
+// date is a formatted Date field, and the second of Unix time for which it is valid.
 type date struct {
 	second int64
 	value  string

@@ -26,7 +26,8 @@ import (
 func Handle(ctx context.Context, s *http.Server, req *http.Request) (*http.Response, error) {
 	x := &handled{req: req, server: s, header: make(http.Header), length: -1}
 	x.moved.L = &x.mu
-	x.Init(ctx, 0, nil)
+	x.Init(ctx, 0, nil) // no time limit
+	// The end of ctx calls ContextDone, which ends the response.
 	x.watch = reqctx.Watch(&x.Context, x)
 	x.received = x.toReceive()
 	go x.run()
@@ -76,7 +77,6 @@ func (*abortedError) ResetCode() uint32 { return CodeInternal }
 
 var errClosedResponse = errors.New("the response is closed")
 
-// Value implements [context.Context].
 func (x *handled) Value(key any) any {
 	if key == http.ServerContextKey {
 		return x.server
@@ -97,6 +97,7 @@ func (x *handled) toReceive() *http.Request {
 	}
 	received.Host = cmp.Or(received.Host, received.URL.Host)
 	received.RequestURI = cmp.Or(received.RequestURI, received.URL.RequestURI())
+	// As in net/http's server, the URL of a request for a path has no scheme and no host.
 	if received.RequestURI[0] == '/' && (received.URL.Host != "" || received.URL.Scheme != "") {
 		u := *received.URL
 		u.Scheme, u.Host, received.URL = "", "", &u
@@ -183,6 +184,7 @@ func (x *handled) response() (*http.Response, error) {
 	err := x.err
 	abortErr := x.abortErr
 	x.mu.Unlock()
+	// The headers count even if the handler has failed after sending them.
 	switch p, panicked := errors.AsType[*panics.Error](err); {
 	case rsp != nil:
 		return rsp, nil
@@ -192,11 +194,12 @@ func (x *handled) response() (*http.Response, error) {
 		panic(http.ErrAbortHandler)
 	case panicked:
 		panic(p)
-	// The response was aborted before its headers: the context has ended, or a write deadline has
-	// passed.
+	// The handler has returned without a response.
 	case abortErr == nil:
 		return nil, err
 	}
+	// The response was aborted before its headers: the context has ended, or a write deadline has passed. The handler
+	// may still run, so its Reads of the request must end.
 	x.closeRequest()
 	return nil, abortErr
 }
@@ -258,6 +261,7 @@ func (b handledBody) Read(p []byte) (n int, err error) {
 	if len(x.next) > 0 || !x.returned {
 		return n, nil
 	}
+	// All bytes were read and the handler has returned, so its trailers are complete.
 	x.release()
 	maps.Copy(x.rsp.Trailer, x.trailer)
 	return n, cmp.Or(x.err, io.EOF)

@@ -16,6 +16,7 @@ func (x *handled) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err := x.failure(); err != nil {
 		return nil, nil, err
 	}
+	// The handler has begun an ordinary response, so the connection is not its own any more.
 	if x.status != 0 && !x.tunnels(x.status) || x.started() {
 		return nil, nil, http.ErrNotSupported
 	}
@@ -53,17 +54,20 @@ func (t *hijackedTunnel) readResponse() (*http.Response, error) {
 		rsp, err := http.ReadResponse(r, x.req)
 		switch {
 		case err != nil:
+			// The end of the context breaks the pipes, and is then the better reason.
 			if cause := x.Cause(); cause != nil {
 				err = cause
 			}
 			_ = t.Close()
 			return nil, err
 		case x.tunnels(rsp.StatusCode):
+			// r may have read the first bytes of the tunnel together with the headers, so the tunnel goes on with r.
 			t.in, rsp.Body, rsp.ContentLength = r, t, -1
 		case rsp.StatusCode < http.StatusOK:
 			_ = Inform(x, rsp.StatusCode, rsp.Header)
 			continue
 		default:
+			// Closing the body must also close the connection on which the handler writes.
 			rsp.Body = struct {
 				io.Reader
 				io.Closer
@@ -103,11 +107,12 @@ func (c *hijackedConn) LocalAddr() net.Addr {
 	return address("")
 }
 
+// SetDeadline sets the deadline of reads on one pipe and that of writes on the other one.
 func (c *hijackedConn) SetDeadline(t time.Time) error {
 	return errors.Join(c.Conn.SetReadDeadline(t), c.out.SetWriteDeadline(t))
 }
 
-// address is the address of a TCP connection.
+// address is the address of a TCP connection as text. It implements [net.Addr].
 type address string
 
 func (address) Network() string  { return "tcp" }

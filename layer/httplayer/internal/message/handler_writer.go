@@ -58,6 +58,7 @@ func (x *handled) WriteHeader(status int) {
 func (x *handled) failure() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	// If several apply, the caller gets the first: after a hijack, it must use the connection itself.
 	switch {
 	case x.tunnel != nil:
 		return http.ErrHijacked
@@ -215,6 +216,7 @@ func handlerTrailer(header http.Header) http.Header {
 	for name := range found {
 		found[name] = header[name]
 	}
+	// A trailer with the prefix needs no announcement.
 	for key, values := range header {
 		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok {
 			if found == nil {
@@ -233,13 +235,14 @@ func (x *handled) finish() error {
 	if x.status == 0 && x.Err() != nil { // the handler gave up because its context has ended
 		return x.Cause()
 	}
+	// The handler has returned without a response of its own: an empty 200, as in net/http's server.
 	if x.status == 0 {
 		x.status = http.StatusOK
 		x.length = ContentLength(x.header["Content-Length"])
 	}
 	started := x.started()
 	if !started {
-		x.start(nil, true)
+		x.start(nil, true) // the buffer has the whole body
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -263,11 +266,12 @@ func (x *handled) finish() error {
 // these are read. next holds the bytes that will follow.
 func (x *handled) flush(next []byte) error {
 	if !x.started() {
-		x.start(next, false)
+		x.start(next, false) // more follows the buffer
 	}
 	if x.buf == nil {
 		return nil
 	}
+	// The buffer counts as empty, but its bytes stay valid until deliver returns.
 	b := x.buf.B
 	x.buf.B = b[:0]
 	if !x.hasBody() {
@@ -299,6 +303,7 @@ func (x *handled) SetReadDeadline(t time.Time) error {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	// Closing the body ends a Read in progress, which then finds out by expired why.
 	setTimer(&x.body.timer, t, func() {
 		x.body.expired.Store(true)
 		_ = x.body.ReadCloser.Close()
@@ -334,7 +339,7 @@ func (*handled) EnableFullDuplex() error { return nil }
 type timedBody struct {
 	io.ReadCloser
 	timer   *time.Timer
-	expired atomic.Bool
+	expired atomic.Bool // the read deadline has passed and closed the body
 }
 
 // Read reads from the request body. If the read deadline has ended that, the error says so.
@@ -346,7 +351,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Pending, Arrive and Proceed are those of the received body.
+// Pending, Arrive and Proceed forward to the received body: see the functions of these names.
 func (b *timedBody) Pending() (n int, eof bool) { return Pending(b.ReadCloser) }
 func (b *timedBody) Arrive() bool               { return Arrive(b.ReadCloser) }
 func (b *timedBody) Proceed()                   { Proceed(b.ReadCloser) }

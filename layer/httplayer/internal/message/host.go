@@ -15,6 +15,7 @@ func Host(req *http.Request) (string, bool) {
 	if host == "" {
 		host = req.URL.Host
 	}
+	// A request without a RequestURI was not received, but made by this process.
 	if req.RequestURI == "" {
 		ascii, err := httpguts.PunycodeHostPort(host)
 		if err != nil {

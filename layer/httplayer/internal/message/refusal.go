@@ -39,6 +39,7 @@ func (cfg *ServerConfig) RefusalResponse(ctx context.Context, r *Refusal) *http.
 		}
 		cfg.Log.Error("panic while a refused request was answered", "error", err)
 	}
+	// Without the function, or if it panics, the response has no body.
 	return &http.Response{
 		StatusCode: r.Status, Status: StatusLines[r.Status], Header: http.Header{"Content-Length": {"0"}}, Body: http.NoBody,
 	}

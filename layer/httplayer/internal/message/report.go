@@ -52,7 +52,8 @@ type reported struct {
 	record layer.Record
 }
 
-// Value is part of [context.Context].
+// Value returns the request's PickInfo, with the Record of facts, to layers that ask for it, and the parent's values
+// to all others.
 func (r *reported) Value(key any) any {
 	if key == (reqctx.PickInfoKey{}) {
 		return &r.info
@@ -66,6 +67,7 @@ func (cfg *ServerConfig) report(s Stream, req *http.Request) (err error) {
 	r.info.Record = cmp.Or(r.info.Record, &r.record) // a Record of the server's context, or its own
 	*req = *req.WithContext(r)                       // the caller owns it, so that no copy is needed
 	x := &r.report
+	// The status stays 500 only if the exchange panics before its response.
 	*x = Report{Request: req, Began: time.Now(), Status: http.StatusInternalServerError}
 	x.Sent, err = cfg.respond(s, req, x)
 	x.Ended = time.Now()
@@ -103,6 +105,7 @@ func (x *Report) begin(rsp *http.Response) {
 	}
 }
 
+// ended calls the configured function Ended, whose panic is logged.
 func (cfg *ServerConfig) ended(x *Report) {
 	if err := panics.Contain(func() { cfg.Ended(x) }); err != nil {
 		cfg.Log.Error("panic while a request was reported", "error", err)

@@ -59,7 +59,7 @@ func (e Expectation) Await(body io.Reader) bool {
 	go func() {
 		_ = panics.Contain(func() {
 			if Arrive(body) {
-				e.Decide(true)
+				e.Decide(true) // send the body
 			}
 		})
 	}()
@@ -83,13 +83,15 @@ type awaited interface {
 	Proceed()
 }
 
-// Arrive calls body.Arrive, or returns false if body does not implement it.
+// Arrive waits until bytes of a received body, or its end, have arrived from the client, by body's method Arrive. It
+// returns false at once for a body that does not come from a client.
 func Arrive(body io.Reader) bool {
 	b, ok := body.(awaited)
 	return ok && b.Arrive()
 }
 
-// Proceed calls body.Proceed, if body implements it.
+// Proceed sends 100 Continue to the client from which body is received, if the client waits for that. It does nothing
+// for other bodies.
 func Proceed(body io.Reader) {
 	if b, ok := body.(awaited); ok {
 		b.Proceed()

@@ -74,6 +74,7 @@ func Serve(cfg *ServerConfig, s Stream, req *http.Request) (err error) {
 // respond does the work of Serve. It returns how many body bytes were sent, and records the response in
 // x, which may be nil.
 func (cfg *ServerConfig) respond(s Stream, req *http.Request, x *Report) (sent int64, err error) {
+	// This runs after Recover, which has made an error of a panic.
 	defer func() {
 		p, ok := errors.AsType[*panics.Error](err)
 		switch {
@@ -114,6 +115,7 @@ type Informer interface {
 	Inform(status int, header http.Header) error
 }
 
+// informerKey is the type of InformerKey.
 type informerKey struct{}
 
 // InformerKey is the context key of a received request's [Informer].

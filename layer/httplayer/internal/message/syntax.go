@@ -102,6 +102,7 @@ func ValidHost[T string | []byte](s T) bool {
 		}
 		end++
 	}
+	// Without brackets, the host is a name or an IPv4 address.
 	for s[0] != '[' && end < len(s) && Class[s[end]]&HostByte != 0 {
 		end++
 	}
@@ -112,6 +113,7 @@ func ValidHost[T string | []byte](s T) bool {
 func validPort[T string | []byte](s T) bool {
 	n := 0
 	for i := range len(s) {
+		// A byte below '0' wraps around to a value above 9.
 		digit := s[i] - '0'
 		if digit > 9 || n > 65535 {
 			return false
@@ -178,6 +180,7 @@ func ParseLength[T string | []byte](value T) int64 {
 	}
 	var n int64
 	for i := range len(value) {
+		// A byte below '0' wraps around to a value above 9.
 		digit := value[i] - '0'
 		if digit > 9 {
 			return -1

@@ -14,7 +14,7 @@ import (
 // about this time before it is enforced.
 const Interval = 20 * time.Millisecond
 
-// Forever is a time for which a connection needs no check.
+// Forever is the time until the next check of a connection that has no time limit at present.
 const Forever time.Duration = math.MaxInt64
 
 // Left returns how much of a time limit remains at the given age. A limit of 0 means none.
@@ -60,9 +60,11 @@ type Slot struct {
 func (s *Sweeper) Add(c Conn, phase uint32) *Slot {
 	slot := &Slot{sweeper: s, conn: c}
 	slot.Enter(phase)
+	// Deferred, because Wake may lock mu.
 	defer s.Wake()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// The goroutine ends with the last connection, so the next connection starts another one.
 	if s.wake == nil {
 		s.slots, s.wake = make(map[*Slot]struct{}), make(chan struct{}, 1)
 		go s.run(s.wake)
@@ -96,7 +98,8 @@ func (s *Sweeper) rested() uint32 {
 	return uint32((time.Since(s.start) + Interval/2) / Interval)
 }
 
-// endRest ends a rest and advances the tick by its duration.
+// endRest wakes the goroutine that rests because no connection needs a check soon. It advances the
+// tick by the intervals that have passed, as if there had been sweeps.
 func (s *Sweeper) endRest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,13 +108,14 @@ func (s *Sweeper) endRest() {
 	}
 	s.tick.Add(s.rested())
 	s.resting.Store(false)
+	// The channel holds one signal, which is enough to end the rest.
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Phase returns the phase that was entered last.
+// Phase returns the phase that Enter set last. The connection defines what its phases mean.
 func (x *Slot) Phase() uint32 { return uint32(x.state.Load() >> 32) }
 
 // Remove ends the connection's checks. A check that has begun may still be in progress after
@@ -166,6 +170,7 @@ func (s *Sweeper) sweep(wake chan struct{}, slots []*Slot) (_ []*Slot, rest time
 	rest = Forever
 	for i, slot := range slots {
 		state := slot.state.Load()
+		// The difference of two ticks is right even after the counter has wrapped around.
 		age := time.Duration(max(0, int32(now-uint32(state)))) * Interval // negative if endRest was called
 		rest = min(rest, slot.conn.Sweep(uint32(state>>32), age))
 		slots[i] = nil

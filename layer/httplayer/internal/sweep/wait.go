@@ -32,14 +32,15 @@ func (w *Wait) End(n int) {
 	w.Add(n)
 }
 
-// Add records that n bytes were received.
+// Add records that n bytes were received from the peer.
 func (w *Wait) Add(n int) {
 	if w != nil {
 		w.bytes.Add(int64(n))
 	}
 }
 
-// Waits reports whether a goroutine waits.
+// Waits reports whether a goroutine waits for bytes of the peer at the moment, between Begin and
+// End.
 func (w *Wait) Waits() bool { return w.count.Load()&1 != 0 }
 
 // Sweep returns the duration of the current wait, or 0 between two waits. The sweeper must call it
