@@ -5,9 +5,10 @@
 // measures each endpoint and gives it what it can do. It also avoids endpoints that fail or hang, after the first failure
 // and without a health check, and finds out quickly when they are back:
 //
-//	web := balance.Resolve(ctx, resolver, balance.Config{Target: "web.default:80"}, func(ctx context.Context, t discover.Target) httplayer.Service {
+//	endpoint := func(ctx context.Context, t discover.Target) httplayer.Service {
 //		return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
-//	})
+//	}
+//	web := balance.Resolve(ctx, resolver, balance.Config{Target: "web.default:80"}, endpoint)
 //	rsp, err := web.Call(ctx, req) // rejected if no endpoint is ready: put a layer.Queue above
 //
 // The default policy usually is what you want. Choose [LeastRequest] if a few requests are a hundred times as expensive as

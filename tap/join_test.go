@@ -59,7 +59,7 @@ func TestJoinerLeavesOut(t *testing.T) {
 	var j tap.Joiner[*joinedPath]
 	for _, event := range []tap.Event{requestEvent(1, "/ignored"), responseEvent(1), endEvent(1), responseEvent(2), {Dropped: 3}} {
 		_, ok := join(&j, "", event)
-		require.False(t, ok, fmt.Sprintf("%+v", event))
+		require.False(t, ok, "%+v", event)
 	}
 	require.Zero(t, j.Len())
 }

@@ -20,7 +20,8 @@
 //
 //	r := kit.New(newInstancer, kit.WithParse(kit.Opaque))
 //	service := kitlayer.Factory[SumRequest, SumResponse](factory)
-//	svc := balance.Resolve(ctx, r, balance.Config{Target: "sum"}, func(ctx context.Context, t discover.Target) layer.Service[SumRequest, SumResponse] {
+//	endpoint := func(ctx context.Context, t discover.Target) layer.Service[SumRequest, SumResponse] {
 //		return service(ctx, kit.Instance(t.Endpoint))
-//	})
+//	}
+//	svc := balance.Resolve(ctx, r, balance.Config{Target: "sum"}, endpoint)
 package kit

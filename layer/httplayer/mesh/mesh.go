@@ -38,7 +38,7 @@ func ClientID(nameOf func(*http.Request) string) httplayer.Layer {
 		nameOf = func(*http.Request) string { return "" }
 	}
 	removed := []string{remoteIPField, serverIDField}
-	anonymous := layer.HeaderMutation{Remove: append(removed, clientIDField)}
+	anonymous := layer.HeaderMutation{Remove: []string{remoteIPField, serverIDField, clientIDField}}
 	return around.Layer("client_id", nil, func(ctx context.Context, req *http.Request, next httplayer.Service) (*http.Response, error) {
 		var edit httplayer.HTTP
 		switch id := nameOf(req); {
