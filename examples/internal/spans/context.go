@@ -125,12 +125,12 @@ func (c *Context) valid() bool { return c.Trace != [16]byte{} && c.ID != [8]byte
 // decodeID decodes the hexadecimal number in text into id, adding leading zeros. It returns false
 // if text is not a number or too long.
 func decodeID(id []byte, text string) bool {
-	// Two digits are one byte.
 	if text == "" || len(text) > 2*len(id) {
 		return false
 	}
-	// The number ends at the end of id, and the bytes before stay zero.
-	_, err := hex.Decode(id[len(id)-(len(text)+1)/2:], []byte(text))
+	// Clients may omit the zeros before a number, also an odd number of them.
+	zeros := strings.Repeat("0", 2*len(id)-len(text))
+	_, err := hex.Decode(id, []byte(zeros+text))
 	return err == nil
 }
 

@@ -88,6 +88,10 @@ func TestParseAny(t *testing.T) {
 	short, ok := spans.ParseAny(http.Header{"X-B3-Traceid": {span}, "X-B3-Spanid": {span}})
 	require.True(t, ok)
 	assert.Equal(t, strings.Repeat("0", 16)+span, hex.EncodeToString(short.Trace[:]))
+	odd, ok := spans.ParseAny(http.Header{"X-B3-Traceid": {"abc"}, "X-B3-Spanid": {strings.TrimLeft(span, "0")}})
+	require.True(t, ok, "clients may omit leading zeros")
+	assert.Equal(t, strings.Repeat("0", 29)+"abc", hex.EncodeToString(odd.Trace[:]))
+	assert.Equal(t, span, hex.EncodeToString(odd.ID[:]))
 	for _, h := range []http.Header{
 		{},
 		{"X-B3-Traceid": {trace}},
