@@ -64,7 +64,7 @@ type Balancer[Req, Rsp any] struct {
 	err         error             // the last error of the resolver
 	lastUnready *node[Req, Rsp]   // the last node that became unready or closed
 	waiting     []*node[Req, Rsp] // nodes for which a goroutine must call Ready, in order
-	turns       int               // number of goroutines that call Ready of nodes
+	turns       int               // number of goroutines that call Ready of nodes: see maxTurns
 	down        int               // number of nodes with isDown
 	events      events
 
@@ -218,10 +218,11 @@ func (b *Balancer[Req, Rsp]) confirm() bool {
 	if e == nil {
 		return false
 	}
-	// n stays in its ready set if the poll succeeds, or if its breaker is ignored.
+	// rejectedBy returns true if n stays ready although its breaker is open, because breakers are
+	// ignored now. The last argument is false, because a poll is never the last pick of a request.
 	n := nodeOf[Req, Rsp](e)
 	err := n.poll()
-	return err == nil || b.rejectedBy(n, err, isByBreaker(err), false) // not the last pick
+	return err == nil || b.rejectedBy(n, err, isByBreaker(err), false)
 }
 
 // maxRejections is how many endpoints a Call tries to pick at most. If each endpoint rejects half

@@ -17,16 +17,20 @@ import (
 // that of other endpoints, the cost increases by the penalty times the difference. Only the first two
 // failures in a row count. A longer row is a single event, which the first rule handles better:
 // otherwise an endpoint would get few requests for long after an outage.
+//
+// A request misses its deadline if its time is over before its response has ended. The deadline may just
+// have been too short. Therefore missed deadlines are counted separately, in missed and misses, and count
+// as failures only after a row of them: see minLongRow.
 type doubt struct {
-	fails     atomic.Uint32 // consecutive failures
-	missed    atomic.Uint32 // consecutive missed deadlines
+	fails     atomic.Uint32 // consecutive failures; a success ends the row
+	missed    atomic.Uint32 // consecutive missed deadlines; any response ends the row
 	level     atomic.Uint32 // see probePause; 0 if the endpoint is not doubted
 	startTick atomic.Uint32 // the tick at which the doubt began
 	probed    atomic.Uint32 // the tick of the last probe, or of the begin of the doubt
 	passed    atomic.Uint32 // picks that examined the endpoint since then, but did not pick it
 
-	errors   visitRate     // of the failures that count
-	misses   visitRate     // of the missed deadlines
+	errors   visitRate     // the share of requests that failed, without the later ones of a long row
+	misses   visitRate     // the share of requests that missed their deadline
 	failedAt atomic.Uint32 // the tick of the last failure that counts
 }
 

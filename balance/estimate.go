@@ -189,13 +189,15 @@ type knownLatency struct {
 // with the median latency. Each is the lower quartile of the same endpoints, so that up to three
 // quarters of them may be worse than usual.
 type peers struct {
-	load, errors, misses atomic.Uint32 // the bits of a float32
+	load, errors, misses atomic.Uint32 // the bits of a float32: see failingLoad, errorRate and missRate
 	streams              atomic.Uint32 // the bits of a float32: see streamShare
-	missed               atomic.Uint32
+	missed               atomic.Uint32 // consecutive missed deadlines
 	strain               atomic.Uint32 // the bits of a float32: see strained
 }
 
-// failingLoad returns the result of failingLoadOf.
+// failingLoad returns how many requests in flight a doubted endpoint's cost counts in addition to its
+// real ones, or 0 while most endpoints are doubted. update has stored it, because failingLoadOf reads
+// several endpoints, which would take too long for a pick.
 func (p *peers) failingLoad() float32 { return math.Float32frombits(p.load.Load()) }
 
 // streamShare returns the weight of a response in progress in an endpoint's cost. It is 1 while the

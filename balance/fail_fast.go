@@ -41,13 +41,14 @@ func (b *Balancer[Req, Rsp]) rejection(reason string, cause error) *layer.Error 
 	return e
 }
 
-// failure returns the error of Ready with Config.FailFast, if every endpoint has failed, and otherwise
-// nil.
+// failure returns the error of Ready with Config.FailFast, if every endpoint has failed. Otherwise it
+// returns nil, also if an endpoint becomes ready meanwhile.
 func (b *Balancer[Req, Rsp]) failure() error {
 	if !b.failed.Load() {
 		return nil
 	}
-	// noneReady returns a node to ask, or the error itself.
+	// If there is an endpoint, its reason is the best error, so noneReady returns its node instead of an
+	// error. Both are nil if an endpoint is ready after all.
 	n, err := b.noneReady()
 	if n == nil {
 		return err

@@ -358,16 +358,16 @@ func (b *Balancer[Req, Rsp]) endEjection(n *node[Req, Rsp], ejection *EjectedErr
 // layer.ErrClosed, and otherwise unready. The caller must hold mu.
 func (b *Balancer[Req, Rsp]) readmit(n *node[Req, Rsp], reason error) {
 	b.clearEjection(n)
-	// It is probed like a new endpoint, with few requests at first.
+	// Without samples, it counts as a new endpoint: it gets few requests until it has answered some.
 	n.status.setSamples(0)
 	if n.reason = reason; reason != nil {
-		// It is not ready, so it waits for its turn.
+		// A goroutine calls its Ready until that returns nil, unless the reason is final.
 		b.markUnready(n, reason)
 		return
 	}
-	b.join(n)
-	b.divide()
-	b.noteTarget()
+	b.join(n)      // into its ready set, where picks find it
+	b.divide()     // the shares of the groups, because this group has one more ready node
+	b.noteTarget() // reports an event if the target is now available again
 }
 
 // clearEjection undoes what the ejection of n has set, except for n's state, which the caller changes.

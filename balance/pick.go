@@ -114,8 +114,8 @@ func (c *choices) cheapestOfZones(q query) *endpoint {
 // an equal one elsewhere.
 const zoneAdvantage = 3
 
-// isEven reports whether the simple rules of pickPlain apply: the cost is EWMA, all weights have always
-// been 1, and the policy sets no slow start.
+// isEven reports whether the endpoints differ only by latency and load, so that the simple rules of
+// pickPlain apply: the cost is EWMA, all weights have always been 1, and the policy sets no slow start.
 func (g *group) isEven() bool { return g.params.Load().cost == EWMA && !g.weighted.Load() }
 
 // pickPlain picks the cheapest endpoint like pickAmong, but faster, because isEven is true. Unlike
@@ -273,17 +273,18 @@ func ownShare(chance uint32) float32 { return math.Float32frombits(chance>>9 | 1
 type found struct {
 	best     *endpoint // nil before the first one
 	costBits uint32    // the cost of best as math.Float32bits returns it; the largest value before the first one
-	chance   uint32    // the random number for the next comparison
+	chance   uint32    // the random number from which nextChance makes that of the next comparison
 }
 
-// cheapestPlain returns the cheapest of the next k endpoints in s, in the order of w. isEven must be
-// true.
+// cheapestPlain returns the cheapest of the next k endpoints in s, in the order of w, by the simple
+// rules of pickPlain, so that isEven must be true: all weights are equal and the cost is the default
+// one. chance is the seed for the random loads of the new request: see ownShare.
 func (g *group) cheapestPlain(s *slots, w walk, k int, m moment, chance uint32) found {
 	var room [maxExamined]*endpoint
 	endpoints := room[:0]
 	for range k {
 		if e := s.endpoints[w.next()].Load(); e != nil {
-			e.latency.word.Load() // fetches the line
+			e.latency.word.Load() // fetches its cache line, which cheapestOf reads later
 			endpoints = append(endpoints, e)
 		}
 	}

@@ -137,8 +137,8 @@ func (w *walk) next() int {
 	return i
 }
 
-// These constants limit the turns of endpoints that are not ready. In an endpoint's turn, one of
-// the balancer's goroutines calls its Ready, which may connect. Other endpoints wait for their
+// These constants limit the turns of endpoints that are not ready. A turn is the time in which one of
+// the balancer's goroutines calls the endpoint's Ready, which may connect. Other endpoints wait for their
 // turn. Turns limit the number of goroutines and of concurrent connection attempts.
 const (
 	// maxTurns is the largest number of concurrent turns.
@@ -271,8 +271,8 @@ func (b *Balancer[Req, Rsp]) limitTurn(ctx context.Context, n *node[Req, Rsp]) *
 	return t
 }
 
-// endTurn ends n's turn, if there is one, by canceling its Ready's context. The caller must hold
-// mu.
+// endTurn cancels the context of the Ready that a goroutine calls for n, if one does now; that is n's
+// turn, see maxTurns. The goroutine then goes on with another node. The caller must hold mu.
 func (n *node[Req, Rsp]) endTurn() {
 	if n.stop != nil {
 		n.stop()
@@ -280,8 +280,9 @@ func (n *node[Req, Rsp]) endTurn() {
 	}
 }
 
-// leaveTurn ends the wait of the unready node n, without waiting for its Ready: n becomes ready if err
-// is nil, and otherwise closed. It does nothing if n is not unready.
+// leaveTurn ends the wait of the unready node n, without waiting for its Ready, which is canceled if a
+// goroutine calls it now: n becomes ready if err is nil, and otherwise closed. It does nothing if n is
+// not unready.
 func (b *Balancer[Req, Rsp]) leaveTurn(n *node[Req, Rsp], err error) {
 	b.mu.Lock()
 	if n.status.state() == unready {
@@ -292,7 +293,8 @@ func (b *Balancer[Req, Rsp]) leaveTurn(n *node[Req, Rsp], err error) {
 	b.changed.Wake()
 }
 
-// endWait makes the unready node n ready if err is nil, and otherwise closed. The caller must hold mu.
+// endWait ends the wait of the unready node n: n becomes ready if err is nil, and otherwise closed. The
+// caller must hold mu.
 func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 	if n.reason = err; err == nil {
 		n.probesAtOnce(b.now()) // a new connection is a new start

@@ -125,11 +125,12 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 		l.rejected.inc()
 		return rsp, l.full.Load()
 	}
-	returned := false // for dropUnless: the caller gets rsp
-	// Unless a response is returned, this releases the slot by l.End.
+	returned := false // whether the caller gets rsp
+	// If it does not, because of an error or a panic, dropUnless discards rsp and releases the slot by l.End.
 	defer l.dropUnless(&returned, &rsp, &err, l)
 	start := time.Since(l.born)
 	rsp, err = l.Service.Call(ctx, req)
+	// A response without a body (l.bare) has already ended.
 	l.learn(ctx, start, Outcome[Rsp]{Response: rsp, Err: err, Ended: l.bare && err == nil})
 	if err != nil {
 		return rsp, err

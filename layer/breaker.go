@@ -141,9 +141,9 @@ type breaker[Req, Rsp any] struct {
 	policy   BreakerPolicy
 	now      atomic.Pointer[breakerPeriod] // the current state; replaced by compare-and-swap
 	changed  notify.Broadcast              // wakes callers that wait in Ready after a change of state
-	trips    tally                         // how often the breaker opened
+	trips    tally                         // how often the breaker opened; only grows
 	rejected tally                         // requests that were rejected while it was open
-	tripped  *breakerGauge                 // what this breaker has added to the gauge of open breakers
+	tripped  *breakerGauge                 // adds 1 to the gauge of open breakers while this one is open
 
 	// spare is an Observer for the next response, or nil. When a response ends at once because it
 	// carries no body, its Observer is kept here, which saves an allocation.
@@ -389,7 +389,8 @@ func (b *breaker[Req, Rsp]) open(p *breakerPeriod, t *breakerTrip, out Outcome[R
 		return // another failure was faster
 	}
 	defer b.changed.Wake()
-	// The breaker was closed before. After a failed probe, it was counted as open already.
+	// The breaker was closed before, so there is one more open breaker (tripped) and one more opening
+	// (trips). After a failed probe, both have been counted already.
 	if p.trip == nil {
 		defer b.tripped.add(1)
 		b.trips.inc()

@@ -20,7 +20,8 @@ type breakerWindow struct {
 	buckets [breakerBuckets]breakerBucket
 }
 
-// breakerBucket holds the number of successes, and of all outcomes, in one turn.
+// breakerBucket holds the number of successes (good) and of all outcomes (total) in one turn, a tenth of
+// a breakerWindow. turn is the number of that turn.
 type breakerBucket struct{ turn, good, total uint64 }
 
 // A window is divided into breakerBuckets turns of at least breakerMinBucket. A shorter window is lengthened to 100 ms.

@@ -21,7 +21,7 @@ type Option[Rsp any] func(*options[Rsp])
 type options[Rsp any] struct {
 	target      string
 	complete    Completion[Rsp]
-	bare        bool // responses end when Call returns, because they have no body
+	bare        bool // Rsp has no body, so that a response ends when Call returns
 	classify    Classifier[Rsp]
 	protocol    any            // nil, or a Protocol[Req, Rsp]; asserted where Req is known
 	responses   responses[Rsp] // protocol's methods for responses
@@ -54,7 +54,7 @@ func applyOptions[Rsp any](opts []Option[Rsp]) (o options[Rsp]) {
 func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 	o := applyOptions(opts)
 	if o.complete == nil {
-		// bare: responses without a body end at once, so that no completion is needed.
+		// If Rsp has no body, nothing follows a response, so that no completion is needed.
 		o.complete, o.bare = AtEnd[Rsp](), !HasBody[Rsp]()
 	}
 	if o.classify == nil {

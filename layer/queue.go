@@ -297,7 +297,7 @@ type waiters struct {
 	next    int64     // the number of the next waiter
 	head    *waiter   // the waiter that waits for inner; nil if none waits for inner
 	inVain  bool      // a request has waited in vain since the list was empty, so the newest becomes the head
-	unready time.Time // the time when inner was last ready, or when the list became non-empty, if that is later
+	unready time.Time // since when inner is not ready: when it was last ready, or the list got non-empty after that
 	last    error     // the last rejection of inner
 }
 
@@ -343,7 +343,7 @@ func (l *waiters) insert(w *waiter, next *list.Element) {
 	} else {
 		w.element = l.list.InsertBefore(w, next)
 	}
-	l.update()
+	l.update() // the length, the gauge, and the head if there is none
 }
 
 // leave removes w from the list, if it is in it. If w was the head, update chooses another one.

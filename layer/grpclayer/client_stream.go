@@ -108,7 +108,7 @@ func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
 	}
 	opening.ClientStream = opened
 	// A Retry above may repeat it: try waits for the header, so that a failure before it reaches the
-	// Retry.
+	// Retry. If try fails, it ends opening by itself, which cancels its context; err is only about opening.
 	if s.repeated != nil && layer.WillRetry(ctx) {
 		return s.repeated.try(opening)
 	}

@@ -147,7 +147,7 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// Header waits for the header and returns it.
+// Header waits for the header and returns it. The header is nil if the stream has ended without one.
 func (s *stream) Header() (metadata.MD, error) {
 	// For release, which ends the stream if gRPC panics.
 	returned := false

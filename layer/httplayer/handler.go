@@ -131,7 +131,8 @@ func WithLogger(l *slog.Logger) HandlerOption {
 // absolute target. Other requests get https with TLS in net/http's server, and otherwise http.
 func WithScheme(scheme string) HandlerOption { return func(h *handler) { h.scheme = scheme } }
 
-// Report describes a request and what its client got. It may be kept, but not modified.
+// Report describes a request and what its client got. The functions of [WithOnResponse] get it after the
+// response has ended. They may keep it, but must not modify it.
 type Report = message.Report
 
 // WithOnResponse adds a function that is called for each request after its response has ended, for

@@ -123,16 +123,19 @@ func (k keptBody) Next() (*http.Request, bool) {
 		return nil, false
 	}
 	out := k.req.WithContext(k.req.Context())
-	body = awaiting(body, k.req)
+	body = awaiting(body, k.req) // forwards the 100 Continue for which the client may wait
 	out.Body, out.GetBody = body, nil
 	if k.req.Trailer != nil {
 		out.Trailer = make(http.Header, len(k.announced))
-		for _, name := range k.announced { // as announced; the values arrive with the end of the body
+		// An attempt announces the same trailers. The values arrive at the end of the body.
+		for _, name := range k.announced {
 			out.Trailer[name] = nil
 		}
 		out.Body = &trailerFilter{wrappedBody: wrappedBody{body}, received: &k.req.Trailer, forwarded: &out.Trailer}
 	}
-	if k.req.GetBody == nil { // else the attempt has the type of body by which an http.Transport knows that it is in memory
+	// Several endpoints may try this attempt, one after the other. A body with GetBody is in memory, and keeps its
+	// type, by which an http.Transport recognizes that.
+	if k.req.GetBody == nil {
 		lendBody(out)
 	}
 	return out, true

@@ -158,8 +158,9 @@ func FromRoundTripper(rt http.RoundTripper) Service {
 //
 // Body: the RoundTripper reads and closes it.
 //
-// Errors: passed unchanged. A rejection by the service below stays a rejection if the request
-// body is unread. If the body was read, the error does not match [layer.ErrNotReady].
+// Errors: passed unchanged. A rejection by the service below stays a rejection if the request body is
+// unread: the body is then open, although a RoundTripper closes it. If the body was read, the error does
+// not match [layer.ErrNotReady].
 //
 // Cost: one allocation for a request body, and whatever the RoundTripper costs. A nil wrap, or a
 // wrap that returns nil, panics.
@@ -168,13 +169,13 @@ func RoundTripperLayer(wrap func(next http.RoundTripper) http.RoundTripper) Laye
 		panic("httplayer: nil function")
 	}
 	return func(next Service) Service {
-		// The RoundTripper is made once and used by all calls.
+		// rt calls next by itself, so that call need not use its argument of type Service.
 		rt := wrap(roundTripper{next})
 		if rt == nil {
 			panic("httplayer: RoundTripperLayer: the function returned nil")
 		}
 		call := func(ctx context.Context, req *http.Request, _ Service) (*http.Response, error) {
-			return lend(ctx, req, rt)
+			return lend(ctx, req, rt) // keeps the body of a rejected request open
 		}
 		return around.Layer("round_tripper", nil, call)(next)
 	}

@@ -235,8 +235,9 @@ type detectOptions struct {
 	log     *slog.Logger  // nil means no log
 }
 
-// WithDetectTimeout sets how long to wait for a client's first bytes. The default is 10 s, as in
-// linkerd's proxy. A d of 0 or less selects the default.
+// WithDetectTimeout sets how long to wait for a client's first bytes. After that, [Detect] treats the
+// connection as opaque, and [DetectTLS] as cleartext. [DetectTransport] resets it, and [ProxyProtocol]
+// returns an error. The default is 10 s, as in linkerd's proxy. A d of 0 or less selects the default.
 func WithDetectTimeout(d time.Duration) DetectOption {
 	return func(o *detectOptions) { o.timeout = d }
 }

@@ -253,10 +253,10 @@ func parseServerName(first []byte) (name string, err error) {
 type helloConn struct {
 	net.Conn
 	rest  bytes.Reader
-	short bool // Read was called after the end of rest
+	short bool // crypto/tls wanted more than rest, so that the ClientHello is not complete
 }
 
-// Read returns the next of the client's bytes.
+// Read returns the next of the client's bytes, or io.EOF at their end, which it records in short.
 func (c *helloConn) Read(p []byte) (int, error) {
 	n, err := c.rest.Read(p)
 	c.short = err != nil

@@ -130,7 +130,8 @@ func (d *Dialer) plan(addr string) (*plan, error) {
 	return p, h.Validate()
 }
 
-// dial makes the connection of the plan: TCP, then TLS, then the header.
+// dial makes the connection of the plan: TCP, then TLS, and then the transport header, which it sends if
+// the plan has one and the peer has accepted it by ALPN. network is that of DialContext, such as "tcp".
 func (p *plan) dial(ctx context.Context, network string) (net.Conn, error) {
 	conn, err := p.connect(ctx, network)
 	if err != nil {
@@ -234,7 +235,8 @@ func write(ctx context.Context, conn net.Conn, b []byte) error {
 		_ = panics.Contain(func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) })
 	})
 	_, err := conn.Write(b)
-	// stop returns false if ctx has ended, so that the deadline may have cut the write off.
+	// stop returns false if ctx has ended. Even if everything was written, the connection is then of no use: the
+	// function may have set its write deadline or may yet do so, and the caller no longer wants it.
 	if !stop() && err == nil {
 		err = fmt.Errorf("write timeout: %w", context.Cause(ctx))
 	}

@@ -366,12 +366,10 @@ func (l *link) report(isProbe bool, err error) (changed bool) {
 	switch {
 	case err == nil:
 		l.failures, l.err = 0, nil
-	// The attempt began before the link went down, so its failure is no news.
 	case down && !isProbe:
 		return false
 	default:
 		l.err = err
-		// The backoff grows with each failed probe.
 		l.next = time.Now().Add(l.backoff.Delay(l.failures))
 		l.failures++
 	}

@@ -232,8 +232,9 @@ func hasHeader(conn net.Conn) bool {
 	return ok && state.NegotiatedProtocol == TransportProtocol
 }
 
-// withPort wraps conn and records that the header h was read from it. If h names no server,
-// LocalAddr reports h's port instead of conn's.
+// withPort wraps conn, from which the header h was read, as a connection whose first bytes have been
+// consumed. If h names no server, the server is at this host, on h's port, so LocalAddr returns that
+// port instead of the one of the proxy.
 func withPort(conn net.Conn, h TransportHeader) net.Conn {
 	f := newBufferedConn(conn)
 	f.consumed = true

@@ -78,7 +78,7 @@ type conn struct {
 	pending     int        // handlers that run on a server, or slots that Reserve took on a client
 	settled     bool       // SETTINGS of the peer were received; only the reader writes it
 	closing     bool       // no new streams are opened or accepted; closes after the last stream
-	changed     bool       // unlock must call the Changed function of the client
+	changed     bool       // there may be more or less room, so that unlock must call the client's Changed function
 	alive       *keepalive // nil if no PINGs are sent
 }
 
@@ -237,17 +237,19 @@ func (c *conn) touch(st *stream) {
 	}
 }
 
-// end closes the connection and ends its streams. It first sends a GOAWAY if this side
-// detected an error. It returns the reason of the end, which is err unless an earlier
-// reason was recorded.
+// end closes the connection and ends its streams, after the reader has got err from Read or has found a
+// mistake of the peer. It first sends a GOAWAY if this side detected an error. It returns the reason of
+// the end, which may be an earlier one, or the cause of err.
 func (c *conn) end(err error) error {
 	c.mu.Lock()
 	// The first reason counts. The other cases replace what Read has returned by what caused it.
 	switch {
 	case c.err != nil:
 		err = c.err
+	// The deadline is that of Sweep: halfClose also sets one, but only while closing is true, and so does
+	// the writer after an error, but then c.err is set.
 	case !c.closing && errors.Is(err, os.ErrDeadlineExceeded):
-		err = errHeaderTimeout // of Sweep, because only halfClose also sets a deadline
+		err = errHeaderTimeout
 	case c.client != nil && c.client.goAwayOf != nil:
 		err = c.client.goAwayOf
 	case err == io.EOF: //nolint:errorlint // Read returns exactly this value
@@ -262,7 +264,7 @@ func (c *conn) end(err error) error {
 		c.err = err
 		_ = c.nc.SetWriteDeadline(time.Now().Add(lastWrite))
 		c.mu.Unlock()
-		c.written.Wait()
+		c.written.Wait() // the writer needs mu; when it ends, it has sent the GOAWAY or failed
 		message.Linger(c.nc, lingerBytes)
 		c.mu.Lock()
 	}
@@ -283,11 +285,13 @@ func (c *conn) end(err error) error {
 	if c.alive != nil {
 		c.alive.timer.Stop()
 	}
-	c.changed = true
+	c.changed = true // the client's owner learns from unlock that the connection is of no use any more
 	c.unlock()
 	_ = c.nc.Close()
 	if c.client != nil {
-		c.written.Wait() // Close ends a Write in progress; see lost
+		// Close ends a Write in progress. Only then is it known how many bytes were passed to the network, by which
+		// lossError decides whether a request may be sent again.
+		c.written.Wait()
 	}
 	// The streams are failed without mu, because failReceive locks a stream's mutex and cancels
 	// contexts.
