@@ -32,7 +32,9 @@ type dialer struct {
 	slow     bool // the last attempt has taken longer than connectDelay, so that the next one may
 }
 
-// withDialer returns an option that connects to the endpoint addr, until ctx ends.
+// withDialer returns an option that connects to an endpoint by a new dialer. addr only tells the IP
+// family: the address and port to which dial connects are those of the endpoint. Until ctx ends, which
+// is when the endpoint is removed, other dialers know this one when they decide whether to yield.
 func (f *families) withDialer(ctx context.Context, addr netip.Addr) httplayer.EndpointOption {
 	d := &dialer{families: f, is4: addr.Unmap().Is4()}
 	f.mu.Lock()

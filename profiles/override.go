@@ -88,12 +88,14 @@ type madeRetry[Req, Rsp any] struct {
 
 var retryFields = [...]string{overrideHTTP, overrideGRPC, overrideLimit, overrideAttempt} //nolint:gochecknoglobals // a constant
 
+// Call sends req through a retry layer with the values in req's override fields.
 func (o *overriddenRetry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	header := o.stack.access.RequestHeader(req)
 	var values [len(retryFields)]string
 	for i, name := range retryFields {
 		values[i] = header.Get(name)
 	}
+	// Most requests have the same values as the one before, so its service is usually the right one.
 	retry := o.last.Load()
 	if retry == nil || retry.values != values {
 		a := o.stack

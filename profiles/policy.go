@@ -116,7 +116,8 @@ func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[str
 }
 
 // toBackend returns the [layer.Route] in the context of requests from r to b. It carries r's name,
-// and the labels of the policy (parent), of r and of b. The result is nil if b sets no labels.
+// and the labels of the policy (parent), of r and of b. The result is nil if b sets no labels: the caller
+// then uses the Route of r, which is the same for all such backends.
 func (r Route) toBackend(b *Backend, parent map[string]string) *layer.Route {
 	if len(b.Labels) == 0 {
 		return nil

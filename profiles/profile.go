@@ -249,6 +249,7 @@ func validHeader(field string, c layer.HeaderMutation, problems *FieldErrors) la
 // Validate returns an error with the invalid field's name, or nil.
 func (r Rate) Validate() error {
 	switch {
+	// Written so that NaN is out of range too, as is infinity.
 	case !(r.PerSecond >= 0 && r.PerSecond <= math.MaxFloat64):
 		return fmt.Errorf("%v per second is not a number from 0", r.PerSecond)
 	case r.Burst < 0:

@@ -54,7 +54,6 @@ type part[Req, Rsp any] struct {
 	route *layer.Route // route of the requests to this target, if a backend of the split has labels; otherwise nil
 }
 
-// call sends req to the target.
 func (p *part[Req, Rsp]) call(ctx context.Context, req Req) (Rsp, error) {
 	if p.route != nil {
 		ctx = layer.WithRoute(ctx, p.route)

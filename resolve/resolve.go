@@ -148,7 +148,8 @@ func (s State) String() string {
 	return nameOf(s, "state", "pending", "exists", "empty", "does not exist")
 }
 
-// MarshalText returns the result of String.
+// MarshalText implements [encoding.TextMarshaler], so that JSON contains the text of String instead of a
+// number.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // String returns "unknown", "h2" or "opaque".

@@ -62,14 +62,14 @@ func ServeStale(r Resolver, p StalePolicy) *StaleResolver {
 	return &StaleResolver{source: r, policy: p, streams: make(map[*staleStream]struct{})}
 }
 
-// StaleStatus describes one stream of a [StaleResolver]: the last set that it yielded, and the last
-// error.
+// StaleStatus describes one stream of a [StaleResolver]: the last set that it yielded, whether the source
+// has a newer answer, and the last error.
 type StaleStatus struct {
 	Target    string
 	State     State         // the state of the set that was yielded last
 	Endpoints int           // the number of endpoints in that set
 	Age       time.Duration // time since the first error after the last answer; 0 without such an error
-	IsStale   bool          // whether an answer is delayed
+	IsStale   bool          // whether an empty answer of the source is delayed, so that the set is out of date
 	Err       error         // the last error; nil if Age is 0
 }
 

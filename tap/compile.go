@@ -191,7 +191,8 @@ func tcpMatch(where string, t *pb.ObserveRequest_Match_Tcp, op op) (condition, e
 	return condition{}, bad(where, "neither netmask nor ports")
 }
 
-// netmask converts a condition on an address. where is its place in the message, for an error.
+// netmask converts a condition that an address is in the network m. op is opSource or opDestination: it
+// selects the address to compare. where is the path of m in the message, for an error.
 func netmask(where string, op op, m *pb.ObserveRequest_Match_Tcp_Netmask) (condition, error) {
 	ip, err := wire.IP(m.GetIp())
 	if err != nil {
@@ -203,7 +204,8 @@ func netmask(where string, op op, m *pb.ObserveRequest_Match_Tcp_Netmask) (condi
 	return condition{op: op, prefix: netip.PrefixFrom(ip, int(m.GetMask()))}, nil
 }
 
-// portRange converts a condition on a port. where is its place in the message, for an error.
+// portRange converts a condition that the port of an address is in the range r. op is opSource or
+// opDestination: it selects the address to compare. where is the path of r in the message, for an error.
 func portRange(where string, op op, r *pb.ObserveRequest_Match_Tcp_PortRange) (condition, error) {
 	lo, hi := r.GetMin(), r.GetMax()
 	switch {

@@ -37,7 +37,9 @@ func Explain[Req, Rsp any](reg *Registry, _ layer.Accessor[Req, Rsp]) layer.Laye
 	return explain[Req, Rsp](reg)
 }
 
-// ExplainConnections is [Explain] for a tcplayer.Server. [Connections] below it adds the choices to its events.
+// ExplainConnections returns a layer for a tcplayer.Server that records, while a watcher requests
+// explanations, what the layers below it choose for each connection. [Connections] below it adds the
+// choices to its ConnectionClose events. For requests use [Explain], which describes the rest.
 func ExplainConnections(reg *Registry) layer.Layer[net.Conn, tcplayer.ByteCount] {
 	return explain[net.Conn, tcplayer.ByteCount](reg)
 }

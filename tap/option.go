@@ -21,7 +21,7 @@ const (
 	Outbound Direction = 2 // requests of this process to others
 )
 
-// String returns "inbound", "outbound", or "unknown" for any other value.
+// String returns the name of d for display: "inbound" or "outbound", or "unknown" for any other value.
 func (d Direction) String() string {
 	switch d {
 	case Inbound:

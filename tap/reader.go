@@ -97,6 +97,7 @@ func (r *reader) reportDrops(ctx context.Context) error {
 	if n == 0 || !r.reportsDrops {
 		return nil
 	}
+	// The report is an event too, so it counts for the rate limit of events.
 	if err := r.wait(ctx); err != nil {
 		return err
 	}

@@ -106,7 +106,8 @@ func (r *Registry) watch(t terms) (*watcher, error) {
 		return nil, err
 	}
 	w := newWatcher(r, t)
-	r.nextBase++ // overflow is harmless
+	// newWatcher has used the number. After 1<<32 watchers, numbers are used again, but the first ones have long ended.
+	r.nextBase++
 	r.watchers = append(r.watchers, w)
 	r.publish()
 	return w, nil

@@ -67,8 +67,8 @@ type pending[Req, Rsp any] struct {
 
 	ctx     context.Context //nolint:containedctx // of the call of tapped
 	req     Req             // as tapped received it
-	present *audience
-	arrival time.Time
+	present *audience       // the watchers at that time
+	arrival time.Time       // that time
 
 	mu       sync.Mutex          // a call that outlives the one of tapped may still arrive at a route
 	started  bool                // the first call of start has decided about exchange
@@ -97,6 +97,7 @@ func (p *pending[Req, Rsp]) start(ctx context.Context, req Req) (context.Context
 		return ctx, req
 	}
 	p.started = true
+	// Watchers see p.req, because layers between tapped and the route may have changed req.
 	if p.exchange = p.startExchange(ctx, p.req, p.present, p.arrival); p.exchange == nil {
 		return ctx, req
 	}

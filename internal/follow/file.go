@@ -61,7 +61,8 @@ func (f *File[T]) Look() *Seen[T] {
 	}
 	now := Seen[T]{Latest: c}
 	if f.last != nil {
-		// Nothing has changed: the same content, or an error with the same text.
+		// Nothing has changed: read has returned the same pointer, because the bytes are the same, or there is an error
+		// with the same text. A new Seen would look like a change to the caller.
 		if previous := f.last.Latest; previous == c || c.Err != nil && text(previous.Err) == text(c.Err) {
 			return f.last
 		}

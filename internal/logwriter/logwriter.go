@@ -185,7 +185,8 @@ func (w *Writer) drop(lines int, err error) {
 	w.dropped += uint64(lines)
 }
 
-// recover reports the dropped lines, if there are any. The caller holds mu.
+// recover is called when all waiting lines have been written. If lines were dropped before, it reports
+// how many, and that this has ended. It has nothing to do with panics. The caller holds mu.
 func (w *Writer) recover() {
 	if w.failing > 0 {
 		w.later(w.failing, nil)

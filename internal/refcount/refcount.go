@@ -74,5 +74,5 @@ func (c *Count) Word() uint64 { return c.word.Load() }
 // Open returns the number of open uses.
 func (c *Count) Open() int64 { return int64(c.word.Load() & openMask) }
 
-// IsRetired reports whether the Count is retired.
+// IsRetired reports whether Retire, or a successful RetireUnused, was called. Uses may still be open.
 func (c *Count) IsRetired() bool { return c.word.Load()&retired != 0 }

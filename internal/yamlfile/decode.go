@@ -45,7 +45,7 @@ type Decoder struct {
 	Check func(v Value, target any)
 	// Expand replaces variables in a scalar's text. Its errors are worded like those of Parse.
 	Expand func(text string) (string, error)
-	// Empty permits empty strings, except those that are required.
+	// Empty permits empty strings, except those with the tag is:"required".
 	Empty bool
 
 	defaults map[reflect.Type]reflect.Value // structs with their defaults
@@ -146,6 +146,7 @@ func (d *Decoder) parsePlain(v reflect.Value, tag reflect.StructTag, text string
 		}
 		v.SetBool(text == "true")
 	case reflect.String:
+		// words begins with a comma if the empty text is one of the words. The error does not list it.
 		words, limited := tag.Lookup("enum")
 		switch {
 		case limited && !slices.Contains(strings.Split(words, ","), text):

@@ -92,7 +92,7 @@ type preferred struct {
 	wait            time.Duration
 	log             *slog.Logger
 
-	silent atomic.Bool // the policy controller did not answer within wait, so new watches do not wait for it
+	silent atomic.Bool // the policy controller did not answer within wait; until it does, new watches do not wait for it
 	warned atomic.Bool // the outage was logged, and its end will be
 }
 
@@ -229,6 +229,7 @@ func (m *merged) report(ctx context.Context, target string, err error) {
 	// The order matters: Unimplemented also means that there is no profile, but is a mistake of the configuration.
 	switch {
 	case err == nil:
+		// A policy ends both: watches wait for the controller again, and its outage is over.
 		m.silent.Store(false)
 		if m.warned.Swap(false) {
 			m.log.InfoContext(ctx, "the policy controller answers again", "target", target)
@@ -236,7 +237,8 @@ func (m *merged) report(ctx context.Context, target string, err error) {
 	case isUnimplemented(err):
 		m.warn(ctx, target, err)
 	case errors.Is(err, profiles.ErrNoProfile):
-		// An answer, so new watches wait again. warned stays until a policy arrives.
+		// The controller has answered that there is no policy, so new watches wait for it again. warned stays until a
+		// policy arrives.
 		m.silent.Store(false)
 		m.log.DebugContext(ctx, "no policy", "target", target, "err", err)
 	case errors.Is(err, stream.ErrEnded) && m.policy.current != nil:

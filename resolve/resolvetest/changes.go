@@ -75,11 +75,11 @@ func follow(g *rig) {
 	}
 }
 
-// vanish calls remove, which must remove all endpoints, and then adds endpoints. It checks that the
-// target is in the given state while there are no endpoints. It does so twice.
+// vanish calls remove with the name of the target, all of whose endpoints remove must take away, and then
+// adds endpoints. It checks that the target is in the given state in between. It does so twice, because
+// the second time other endpoints disappear than the first time, those that were added in between.
 func (g *rig) vanish(remove func(string), state resolve.State) {
 	w := g.start(0, 1)
-	// Twice, because the second disappearance is compared with other endpoints.
 	for range 2 {
 		remove(g.target())
 		w.settle(state)

@@ -125,7 +125,7 @@ func (g *rig) endEarly() *watch {
 // endDone ranges over a sequence after its context has ended. It checks that the sequence ends
 // soon.
 func endDone(g *rig) {
-	g.set(0)
+	g.set(0) // one endpoint, the one with the number 0, which the resolver could yield
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	g.inTime(func() *watch {

@@ -71,8 +71,9 @@ func newAsking(pass *analysis.Pass) *asking {
 	return a
 }
 
-// mayCall reports whether the method f may call a service: it mentions one, passes its receiver
-// to a function, or calls a method that may. The receiver itself does not count as a service.
+// mayCall reports whether the method f may call a service: its body has an expression whose type is a
+// service, passes its receiver to a function, or calls a method that may. The receiver itself does not
+// count as a service.
 func (a *asking) mayCall(f *ast.FuncDecl) bool {
 	if a.visited[f] {
 		return false
@@ -93,6 +94,7 @@ func (a *asking) mayCall(f *ast.FuncDecl) bool {
 		case *ast.CallExpr:
 			found = found || slices.ContainsFunc(n.Args, func(e ast.Expr) bool { return a.is(recv, e) })
 		case ast.Expr:
+			// Mentioning a service is enough, for example to pass it to a function that may call it.
 			found = found || a.mentions(recv, n)
 		}
 		return !found
