@@ -116,6 +116,7 @@ func (w *wire) grpcResponder(small, large string) func() {
 			delete(received, f.stream)
 			// The message and the trailers follow as far as flow control permits.
 			w.frame(frameHeaders, flagEndHeaders, f.stream, responseHeaders)
+			// A new body may use the initial window of its stream.
 			w.bodies = append(w.bodies, body{f.stream, w.start, response, responseTrailers})
 		}
 		w.pump()

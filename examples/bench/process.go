@@ -59,7 +59,7 @@ func playRole(r role, args []string, input io.Reader, output io.Writer) error {
 
 // process is a running program. It is killed when its command's context ends.
 type process struct {
-	role     string // "" for another project's program
+	role     string // the role of a child process of this program; "" for another project's program
 	addr     string
 	graceful bool // stop should send SIGTERM first, so that the process can end its children
 	// The parent writes commands to input and reads the results from output.
@@ -140,14 +140,14 @@ type usage struct {
 	resident    float64 // resident memory in MiB
 }
 
-// usage asks a role for its allocations, and the kernel for all else.
+// usage returns what the process has used so far. The kernel knows the CPU time and the memory of each
+// process, but only a process that plays a role can be asked for its allocations.
 func (p *process) usage() (u usage, err error) {
 	if p.role != "" {
 		if err := p.ask(&u); err != nil {
 			return u, err
 		}
 	}
-	// These come from the kernel, so they are known for every program.
 	u.resident = residentMemory(p.cmd.Process.Pid)
 	u.cpu, err = cpuTime(p.cmd.Process.Pid)
 	return u, err

@@ -44,7 +44,7 @@ type wire struct {
 	in      []byte // unprocessed input
 	out     []byte // unwritten output
 	window  int    // bytes of DATA that the peer still accepts on the connection
-	start   int    // bytes of DATA that the peer accepts on a new stream
+	start   int    // initial window of a stream: bytes of DATA that the peer accepts before a WINDOW_UPDATE
 	bodies  []body // not completely sent yet, because a window is too small
 	unacked uint32 // bytes of DATA since the last WINDOW_UPDATE
 	skip    int    // bytes of an HTTP/1.1 body that have not arrived yet
@@ -197,7 +197,7 @@ func (w *wire) next() (f frame, ok bool) {
 	return frame{}, false
 }
 
-// messagePrefix is the size of a gRPC message's prefix in bytes.
+// messagePrefix is the size of what precedes each gRPC message: a flag and four bytes with the length.
 const messagePrefix = 5
 
 // message returns a gRPC message of n zero bytes, with its prefix.

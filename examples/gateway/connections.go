@@ -14,7 +14,6 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// tcpConnectionKey is the context key for a client's [tcpConnection].
 type tcpConnectionKey struct{}
 
 // tcpConnection describes a connection to a TCP listener for the access log and metrics.

@@ -90,14 +90,14 @@ type tcpRoutes struct {
 	listener config.Name
 }
 
-// Call connects to a service of the first route that matches.
+// Call stores in the client's tcpConnection the decision for the connection, which is the first route that
+// matches, or a rejection if none does. The service below connects to a service of that route, or returns
+// the rejection.
 func (r *tcpRoutes) Call(ctx context.Context, req tcplayer.Request) (net.Conn, error) {
 	x, _ := ctx.Value(tcpConnectionKey{}).(*tcpConnection)
 	x.serverName = req.ServerName
 	c := r.g.current.Load()
-	// The decision is a rejection, unless a route matches.
 	x.decision = tcpDecision{config: c, err: &layer.Error{Layer: "gateway", Target: req.ServerName, Kind: layer.ErrNoRoute}}
-	// The first route that matches wins.
 	for i := range c.TCPRoutes {
 		if route := &c.TCPRoutes[i]; route.Matches(r.listener, config.Hostname(strings.ToLower(req.ServerName))) {
 			x.decision = tcpDecision{config: c, route: route}

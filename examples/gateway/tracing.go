@@ -83,6 +83,7 @@ func (s *traceBeginner) Call(ctx context.Context, req *http.Request) (*http.Resp
 	if !ok {
 		parent = spans.Begin(rand.Float64() < s.tracing.SampleRatio)
 	}
+	// Begin returns only a trace. Its first span is a child too, one without a parent.
 	c := parent.Child()
 	// Copy the request and its header, because the caller still owns them.
 	copied := *req

@@ -41,6 +41,8 @@ func (r *running) setPolicy(ctx context.Context, policy object) error {
 // askShop sends n requests to shop, ten at a time. It returns how many responses came from each
 // pod, and how many of all had the status 500.
 func (r *running) askShop(ctx context.Context, n int) (byPod map[string]int, failed int, err error) {
+	// curl sends a request for each number in the brackets. The marker is for checkWire, which looks for it in the
+	// captured traffic.
 	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.shop.host(), n, encryptedMarker)
 	out, err := r.runAsApp(ctx, r.client, "curl", "-sS", "--max-time", "30", "--parallel", "--parallel-max", "10",
 		"-w", "%{http_code}\n", url)

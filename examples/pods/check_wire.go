@@ -115,8 +115,8 @@ func (r *running) checkWire(ctx context.Context) (string, error) {
 }
 
 // expected returns an error unless the capture contains the connections that the other checks
-// must have caused, such as one from the client to the controller. The keys of captured describe
-// the connections.
+// must have caused, such as one from the client to the controller, each at least once. captured counts
+// connections, and its keys describe them as want below.
 func (r *running) expected(captured map[string]int) error {
 	// With direct, the client's proxy connects to the inbound port of the other proxy, instead of the
 	// server's port.
@@ -128,7 +128,6 @@ func (r *running) expected(captured map[string]int) error {
 	if r.api.direct {
 		api = inboundPort
 	}
-	// Each of these connections must have been captured once or more.
 	for _, c := range []struct {
 		from, to pod
 		port     uint16

@@ -315,7 +315,8 @@ func (s service) object(annotations object) object {
 // applyShop makes policy the outbound policy for shop. policy is written as in the controller's
 // configuration file; applyShop translates it to an HTTPRoute or to annotations on the Service.
 func (r *running) applyShop(ctx context.Context, policy object) error {
-	// Without failure accrual in policy, the Service gets no such annotation, and old ones disappear.
+	// linkerd configures failure accrual by annotations of the Service. Without it in policy, the Service gets none, and
+	// those of an earlier policy disappear.
 	annotations := object{}
 	accrual, _ := policy["failureAccrual"].(object)
 	for field, annotation := range map[string]string{
@@ -346,11 +347,12 @@ func (r *running) applyShop(ctx context.Context, policy object) error {
 	rules, _ := routes[0]["rules"].([]object)
 	for _, rule := range rules {
 		backends, _ := rule["backendRefs"].([]object)
-		for _, b := range backends { // the file is named after the host
+		// The controller's file names a backend by its host, and an HTTPRoute by its Service, the host's first label.
+		for _, b := range backends {
 			b["name"], _, _ = strings.Cut(fmt.Sprint(b["name"]), ".")
 		}
 	}
-	// The route belongs to the Service.
+	// The parent makes it a route for requests to the Service shop.
 	route["spec"] = object{"parentRefs": []object{{"group": "", "kind": "Service", "name": r.shop.name}}, "rules": rules}
 	return r.apiServer.apply(ctx, route)
 }

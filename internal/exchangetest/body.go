@@ -29,7 +29,7 @@ type body struct {
 	whole   bool  // Read has returned io.EOF
 	closes  int
 	reading int
-	dead    bool // no Read may begin, because the body was closed earlier
+	dead    bool // at an earlier call of violation the body was closed, so that no Read may begin any more
 	late    bool // a Read began although dead was set
 }
 
@@ -121,7 +121,8 @@ func (b *body) ended() bool {
 	return b.end != nil
 }
 
-// violation returns the rule that an engine broke, or "". No goroutine may be running meanwhile.
+// violation returns the rule about b that an engine broke, or "". It must be called when all other
+// goroutines of the test's synctest bubble wait, because a Read in progress would look like a late one.
 func (b *body) violation() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -188,7 +189,8 @@ func (r *reader) close() {
 	_ = r.src.Close()
 }
 
-// violation returns the rule that an engine broke, or "". No goroutine may be running meanwhile.
+// violation returns the rule about r that an engine broke, or "". It must be called when all other
+// goroutines of the test's synctest bubble, such as those of read and of the engine, wait.
 func (r *reader) violation() string {
 	switch {
 	case r == nil:

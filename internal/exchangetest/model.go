@@ -323,7 +323,7 @@ func (m *model) lose(l *link, server bool) {
 	l.Break(server)
 }
 
-// violation returns the rule that was broken, or "". All goroutines wait.
+// violation returns the rule that was broken, or "". All other goroutines of the bubble wait: see settle.
 func (m *model) violation() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -23,8 +23,9 @@ type entry struct {
 	policy    *outbound.OutboundPolicy // if nil, requests for the policy fail with NotFound
 }
 
-// exists reports whether the name is configured and not absent. A no_endpoints message passes
-// this on to the client.
+// exists reports whether the name exists: it is configured (e is not nil), and not with the field absent,
+// by which a configuration says that a name does not exist. A client without endpoints gets this as the
+// field exists of no_endpoints.
 func (e *entry) exists() bool { return e != nil && !e.absent }
 
 // describe returns the profile to send on a GetProfile stream. It is empty if the name is not

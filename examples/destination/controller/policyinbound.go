@@ -29,7 +29,9 @@ type AccessPolicy string
 
 // Access policies. "all" permits clients at any address, and "cluster" only those in the
 // cluster's networks. "authenticated" requires a client identity, while "tls-unauthenticated"
-// requires only TLS. Audit permits everything, and Deny nothing.
+// requires only TLS, and "unauthenticated" nothing. Deny permits nobody. Audit permits the same as
+// AllUnauthenticated; only the name of the authorization differs, by which proxies report what they
+// have permitted.
 const (
 	Deny                   AccessPolicy = "deny"
 	AllUnauthenticated     AccessPolicy = "all-unauthenticated"

@@ -62,12 +62,13 @@ type policyRouteYAML[M any] struct {
 	Authorizations []authorizationYAML `yaml:"authorizationPolicies"` // only in servers
 }
 
-// policyRuleYAML is a rule of an HTTPRoute or a GRPCRoute.
+// policyRuleYAML is a rule of an HTTPRoute or a GRPCRoute: what to do with requests that meet one of the
+// conditions in Matches. M is the type of these conditions, as in policyRouteYAML.
 type policyRuleYAML[M any] struct {
 	At          yamlfile.Value
 	Matches     []M           `yaml:"matches"`
 	Filters     []filterYAML  `yaml:"filters"`
-	BackendRefs []backendYAML `yaml:"backendRefs"` // this and the fields below: only in destinations
+	BackendRefs []backendYAML `yaml:"backendRefs"` // this and the fields below: not in inbound policies
 	Timeouts    *timeoutsYAML `yaml:"timeouts"`
 	Retry       *retryYAML    `yaml:"retry"`
 }

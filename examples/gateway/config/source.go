@@ -97,7 +97,7 @@ func Check(path string) (warnings []*Error, err error) {
 // Relative paths in data start at that file's folder.
 func Parse(path string, data []byte) (*Config, error) { return newSource(path).parse(path, data) }
 
-// read returns the content of the file at path, or of standard input.
+// read returns the content of the file at path, or of standard input if path is "-".
 func read(path string) ([]byte, error) {
 	if path == "-" {
 		return io.ReadAll(os.Stdin)

@@ -109,7 +109,7 @@ func (a *Authority) CheckServerName(name string) error {
 }
 
 // serverCert returns the source of certificates for a TLS server with the given name. The first
-// certificate is issued when the server needs it. own returns an error if name is not DNS-like or
+// certificate is issued when the server needs it. serverCert returns an error if name is not DNS-like or
 // not in the trust domain.
 func (a *Authority) serverCert(name string) (*serverCert, error) {
 	if err := a.CheckServerName(name); err != nil {

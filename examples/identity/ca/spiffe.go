@@ -33,7 +33,6 @@ func CheckTrustDomain(domain string) error {
 func trustDomainOf(id string) (domain string, err error) {
 	rest, ok := strings.CutPrefix(id, "spiffe://")
 	domain, path, hasPath := strings.Cut(rest, "/")
-	// The order of the cases is that of the ID's parts.
 	switch {
 	case !ok:
 		return "", errors.New("the scheme must be spiffe")

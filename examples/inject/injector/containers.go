@@ -91,7 +91,6 @@ func (o *options) initContainer(c Config, rules redirect.Config) corev1.Containe
 	}
 }
 
-// proxyContainer returns the proxy's container with the environment env.
 func (o *options) proxyContainer(c Config, env []corev1.EnvVar) corev1.Container {
 	// probe returns a probe of the proxy's admin server.
 	probe := func(path string, delay, period int32) *corev1.Probe {

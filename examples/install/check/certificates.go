@@ -217,7 +217,6 @@ func verify(chain, roots []*x509.Certificate, name string, now time.Time) error 
 	for _, c := range roots {
 		options.Roots.AddCert(c)
 	}
-	// The first certificate is the one to verify.
 	for _, c := range chain[1:] {
 		options.Intermediates.AddCert(c)
 	}

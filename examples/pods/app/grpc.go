@@ -93,7 +93,6 @@ func serveGRPC(ctx context.Context, pod, addr string) error {
 	}
 	srv := grpc.NewServer()
 	grpc_testing.RegisterTestServiceServer(srv, &echo{pod: pod})
-	// AfterFunc calls Stop when ctx ends, and then Serve returns.
 	context.AfterFunc(ctx, srv.Stop)
 	return srv.Serve(lis)
 }

@@ -67,5 +67,5 @@ type hello struct {
 // Read returns the recorded bytes.
 func (h hello) Read(p []byte) (int, error) { return h.r.Read(p) }
 
-// Write pretends to send p.
+// Write discards p, an alert of the TLS server, which has nobody to send it to.
 func (h hello) Write(p []byte) (int, error) { return len(p), nil }

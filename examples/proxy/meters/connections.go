@@ -27,9 +27,9 @@ func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
 // connections contains the series for the connections to one destination. A series is exported
 // after the first connection that it counts.
 type connections struct {
-	opened, closed, failed counter // of opaque connections
-	protocols              map[Handling]counter
-	detect                 func() tcplayer.DetectInstruments
+	opened, closed, failed counter                           // of opaque connections
+	protocols              map[Handling]counter              // all connections, by whether their protocol is detected
+	detect                 func() tcplayer.DetectInstruments // makes the series of detections at its first call
 }
 
 // newConnections returns the series for the connections to dst, a name or address, or nil if r is

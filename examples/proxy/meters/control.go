@@ -37,7 +37,7 @@ func (*controller) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Cont
 	return context.WithValue(ctx, answeredKey{}, new(answered))
 }
 
-// HandleRPC implements [stats.Handler].
+// HandleRPC implements [stats.Handler]. It counts an attempt when it begins and when it ends.
 func (c *controller) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	a := ctx.Value(answeredKey{}).(*answered) //nolint:errcheck,forcetypeassert // from TagRPC
 	switch s := s.(type) {

@@ -159,7 +159,7 @@ func (m *Meters) TransportHeaders() func(h tcplayer.TransportHeader, clientID st
 // inboundRouteFamilies contains the metrics of inbound requests that a policy allowed.
 type inboundRouteFamilies struct {
 	requests, statuses *family[*counterValue]
-	request, response  *family[*histogramValue]
+	request, response  *family[*histogramValue] // from the begin and from the end of the request to the response's end
 }
 
 // inboundRouteFamilies makes the metrics for the routes of inbound policies.
@@ -212,7 +212,7 @@ func (m *Meters) InboundRoute(p Permit, target netip.AddrPort) Layer {
 // inboundRoute contains the series for requests to one port with the same [Permit].
 type inboundRoute struct {
 	requests          *handle[*counterValue]
-	request, response *handle[*histogramValue]
+	request, response *handle[*histogramValue] // durations until the end of the response, see inboundRouteFamilies
 
 	statuses *byLabel[int, *handle[*counterValue]] // by status; 0: no response
 }

@@ -45,8 +45,9 @@ const oneEndpoint = 1e-6
 // hasBreaker reports whether b specifies a circuit breaker.
 func hasBreaker(b profiles.Balancing) bool { return b.Breaker != layer.BreakerPolicy{} }
 
-// classify classifies responses for b's balancer. With a circuit breaker and no penalty, all
-// responses count as successes, and only errors without a response use [httplayer.Classify].
+// classify classifies responses for b's balancer. With a circuit breaker and a Penalty of 0, which is by
+// how much failures make an endpoint more expensive for the balancer, all responses count as successes,
+// and only errors without a response use [httplayer.Classify].
 // Linkerd's proxy does the same. Failed responses are left to the circuit breaker, because a
 // balancer that counted them too would avoid the endpoint too early, and for up to a minute after
 // its recovery.

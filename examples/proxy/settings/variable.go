@@ -23,7 +23,7 @@ type variable struct {
 	def       string                  // default value, in the syntax of the variable; "" means none
 	help      string                  // a description of one line
 	set       func(text string) error // parses text or def, and stores the value
-	lenient   bool                    // an invalid value is a warning instead of an error
+	lenient   bool                    // an invalid value is ignored with a warning, so that the proxy starts
 	ignored   string                  // why the value has no effect, for a warning; usually ""
 	hidden    bool                    // errors omit the value, because it may be a secret
 }
@@ -84,7 +84,7 @@ func (p *InvalidError) Error() string {
 	return fmt.Sprintf("%s=%q: %v", p.Where, shorten(p.Text), p.Err)
 }
 
-// Unwrap returns the parser's error.
+// Unwrap returns Err, the reason without the variable's name and value.
 func (p *InvalidError) Unwrap() error { return p.Err }
 
 // shorten truncates s to 80 bytes, because some values are long: certificates, for example.

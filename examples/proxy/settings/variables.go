@@ -93,7 +93,8 @@ func tapVariables(t *Tap) []variable {
 	}
 }
 
-// logVariables returns the variables of the log, the access log and the metrics.
+// logVariables returns the variables of the log, the access log and the metrics. An invalid value of a
+// lenient one is only a warning.
 func logVariables(s *Settings) []variable {
 	return []variable{
 		{

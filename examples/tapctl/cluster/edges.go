@@ -17,9 +17,11 @@ type Edge struct {
 	NoTLS              string // the reason for cleartext, such as "not_provided_by_service_discovery"; "" for TLS
 }
 
-// Edges returns the edges to and from the resources' pods, by resources of the given kind. A
-// source outside of the resources appears with its service account's name, because only its
-// identity is known. Edges calls warn for each proxy that does not return its metrics.
+// Edges returns the edges from and to the pods of the resources. An edge means that a resource has
+// opened connections to another one; kind, such as "deployment", is the kind of the resources at its two
+// ends, to which the pods are added up. A source outside of the resources appears with its service
+// account's name, because only its identity is known. Edges calls warn for each proxy that does not
+// return its metrics.
 func (c *Cluster) Edges(ctx context.Context, resources []Resource, kind string, warn func(error)) ([]Edge, error) {
 	pods, err := c.Pods(ctx, resources)
 	if err != nil {

@@ -16,7 +16,6 @@ func searchText(r *tappb.Row) string {
 // write handles a key that the user presses while typing the filter. typed is
 // the text that the key adds, or "" for a key without text, such as an arrow.
 func (t *table) write(key, typed string) {
-	// The order of keys does not matter: each ends or changes the typing.
 	switch key {
 	case "enter":
 		t.typing = false

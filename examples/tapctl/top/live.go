@@ -174,7 +174,9 @@ func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb
 			if Refused(err) {
 				refused = append(refused, err)
 			}
-			if c.Warn != nil && (c.Source != nil || len(refused) < len(c.Processes)) { // the last one is returned
+			// The last rejection of a fixed set of processes ends the sequence, and all are returned then. A Source
+			// may still get other processes.
+			if c.Warn != nil && (c.Source != nil || len(refused) < len(c.Processes)) {
 				c.Warn(err)
 			}
 		default:

@@ -60,8 +60,9 @@ func (f Files) read(s Server) (*proof, error) {
 	return p, p.readCert(f.Cert, cmp.Or(f.Key, f.Cert))
 }
 
-// readAnchors reads the trust anchors in the file at path, and stores what verifies s. Without a path, the system's
-// anchors verify its name.
+// readAnchors reads the trust anchors in the file at path, and stores in p what they verify: the identity
+// of s if it has one (p.verifier), and otherwise its name (p.roots). If path is "", p stays as it is, so
+// that crypto/tls verifies the name of s by the system's anchors.
 func (p *proof) readAnchors(path string, s Server) error {
 	if path == "" {
 		return nil
@@ -119,7 +120,6 @@ func (p *proof) readCert(path, keyPath string) error {
 	return nil
 }
 
-// readPair returns the certificate and its key.
 func readPair(path, keyPath string) (tls.Certificate, error) {
 	cert, err := os.ReadFile(path)
 	if err != nil {

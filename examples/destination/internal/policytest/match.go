@@ -152,7 +152,8 @@ func checkGRPCFilter(f *outbound.GrpcRoute_Filter) error {
 	}
 }
 
-// checkFilterKinds checks a TLS or TCP route's filters.
+// checkFilterKinds returns an error if one of filters, those of a TLS or TCP route, has no kind. There are
+// two kinds, Invalid and Forbidden, whose contents may be anything.
 func checkFilterKinds[F interface {
 	GetInvalid() *opaque_route.Invalid
 	GetForbidden() *opaque_route.Forbidden
