@@ -196,8 +196,7 @@ type peers struct {
 }
 
 // failingLoad returns how many requests in flight a doubted endpoint's cost counts in addition to its
-// real ones, or 0 while most endpoints are doubted. update has stored it, because failingLoadOf reads
-// several endpoints, which would take too long for a pick.
+// real ones, or 0 while most endpoints are doubted: see failingLoadOf, whose last result update has stored.
 func (p *peers) failingLoad() float32 { return math.Float32frombits(p.load.Load()) }
 
 // streamShare returns the weight of a response in progress in an endpoint's cost. It is 1 while the

@@ -114,7 +114,7 @@ func (c *choices) cheapestOfZones(q query) *endpoint {
 // an equal one elsewhere.
 const zoneAdvantage = 3
 
-// isEven reports whether the endpoints differ only by latency and load, so that the simple rules of
+// isEven reports whether all endpoints are compared by the same, default cost, so that the simple rules of
 // pickPlain apply: the cost is EWMA, all weights have always been 1, and the policy sets no slow start.
 func (g *group) isEven() bool { return g.params.Load().cost == EWMA && !g.weighted.Load() }
 

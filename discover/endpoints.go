@@ -60,7 +60,7 @@ type watch[Req, Rsp any] struct {
 	members map[netip.AddrPort]*member[Req, Rsp] // the current endpoints
 
 	next    Change[Req, Rsp]    // the change that emit yields next
-	changed bool                // whether State or Err of next differ from those of the last Change
+	changed bool                // whether emit must yield next even without endpoints, because of its State or Err
 	removed []*member[Req, Rsp] // to be retired after the consumer has received next
 }
 

@@ -55,10 +55,10 @@ func (w *watch[Req, Rsp]) newMember(e resolve.Endpoint) *member[Req, Rsp] {
 // failed is the service of an endpoint for which MakeService returned nil or panicked.
 type failed[Req, Rsp any] struct{ err error }
 
-// Ready returns the error.
+// Ready returns an error that matches [layer.ErrClosed], so that the endpoint is never picked.
 func (f failed[Req, Rsp]) Ready(context.Context) error { return f.err }
 
-// Call returns the error.
+// Call rejects the request with the same error as Ready.
 func (f failed[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) { return rsp, f.err }
 
 // Describe returns a node without state.

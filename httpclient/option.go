@@ -29,7 +29,7 @@ type options struct {
 	profiles      profiles.Source  // may be nil
 	log           *slog.Logger     // may be nil
 	tls           *tls.Config      // nil means cleartext
-	timeout       time.Duration    // see WithTimeout
+	timeout       time.Duration    // limits a request with all its attempts: see WithTimeout
 	resolveWait   time.Duration    // longest wait for the resolver's first answer; 0 means no limit
 	retry         httplayer.RetryPolicy
 	policy        balance.Policy

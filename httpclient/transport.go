@@ -144,7 +144,8 @@ func NewTransport(ctx context.Context, opts ...Option) *Transport {
 	return t
 }
 
-// RoundTrip implements [http.RoundTripper].
+// RoundTrip implements [http.RoundTripper]. It sends req by the client for its host, which it makes if
+// necessary.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	c, err := t.acquire(req)
 	if err != nil {

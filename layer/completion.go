@@ -148,9 +148,9 @@ type observedBody struct {
 
 	mu    sync.Mutex
 	ends  reqctx.Registration // notifies of the end of the request's context
-	ended bool
-	err   error
-	panic error // the panic of an observer after ctx ended the body
+	ended bool                // the observers' End was called, or is about to be
+	err   error               // with which the body has ended, for observers that are added later
+	panic error               // the panic of an observer after ctx ended the body
 }
 
 // add adds an observer. If the body has ended already, the observer is told so now.
@@ -290,8 +290,9 @@ func (o *options[Rsp]) dropUnless(returned *bool, rsp *Rsp, err *error, observer
 	}
 }
 
-// dropThenEnd is dropUnless for a Call that has failed. It is a separate function, so that dropUnless
-// is small enough to be inlined.
+// dropThenEnd discards the response rsp of a Call that has not returned it, if there is one, and then calls
+// observer.End, unless observer is nil. It is a separate function, so that dropUnless is small enough to be
+// inlined.
 func (o *options[Rsp]) dropThenEnd(rsp Rsp, err error, observer Observer) {
 	if observer != nil {
 		defer observer.End(nil)

@@ -28,8 +28,8 @@ type options[Rsp any] struct {
 	instruments Instruments
 	log         *slog.Logger // nil means no warnings
 
-	uploadTime bool // see WithUploadTime
-	afterBody  bool // see WithoutUploadTime
+	uploadTime bool // ResponseHeaderTimeout counts while the request body is sent: see WithUploadTime
+	afterBody  bool // Timeout and DeadlineFromRequest count from the end of that body: see WithoutUploadTime
 }
 
 // applyOptions returns what opts set, completed by the parts of a [Protocol] that no other option

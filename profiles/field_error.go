@@ -16,7 +16,7 @@ type FieldError struct {
 // Error returns the path of the field and the mistake.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
 
-// Unwrap returns the mistake.
+// Unwrap returns Err, so that errors.Is and errors.As find what is wrong with the field.
 func (e *FieldError) Unwrap() error { return e.Err }
 
 // FieldErrors are the mistakes in a [Profile] or [Route]. Its Validate returns them as one error.
@@ -25,7 +25,7 @@ type FieldErrors []*FieldError //nolint:recvcheck // add and negative collect mi
 // Error returns the mistakes, one on each line.
 func (e FieldErrors) Error() string { return errors.Join(e.Unwrap()...).Error() }
 
-// Unwrap returns the mistakes.
+// Unwrap returns the members of e, so that errors.As finds each [*FieldError].
 func (e FieldErrors) Unwrap() []error {
 	mistakes := make([]error, len(e))
 	for i, mistake := range e {

@@ -155,7 +155,8 @@ func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // String returns "unknown", "h2" or "opaque".
 func (p Protocol) String() string { return nameOf(p, "protocol", "unknown", "h2", "opaque") }
 
-// MarshalText returns the result of String.
+// MarshalText implements [encoding.TextMarshaler], so that JSON contains the text of String instead of a
+// number.
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // UnmarshalText parses the result of MarshalText. "" means Unknown.

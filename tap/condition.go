@@ -84,7 +84,7 @@ type view struct {
 	init   RequestInit  // method, scheme, authority and path of a request
 	header layer.Header // headers of a request
 
-	isConnection bool
+	isConnection bool // the view is that of a connection, to which conditions on requests do not apply
 }
 
 // requestInit returns a copy of v.init with texts of its own. Otherwise an event that waits in a buffer

@@ -17,7 +17,7 @@ type reader struct {
 	send   func(Event) error
 	rate   *rate.Limiter // limit of events per second; nil means no limit
 
-	reportsDrops bool
+	reportsDrops bool   // the numbers of dropped events are sent too
 	reported     uint64 // number of dropped events that were reported
 }
 

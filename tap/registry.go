@@ -106,7 +106,7 @@ func (r *Registry) watch(t terms) (*watcher, error) {
 		return nil, err
 	}
 	w := newWatcher(r, t)
-	// newWatcher has used the number. After 1<<32 watchers, numbers are used again, but the first ones have long ended.
+	// newWatcher has used the number. It is harmless that numbers come again after 1<<32 watchers.
 	r.nextBase++
 	r.watchers = append(r.watchers, w)
 	r.publish()

@@ -97,7 +97,7 @@ func (p *pending[Req, Rsp]) start(ctx context.Context, req Req) (context.Context
 		return ctx, req
 	}
 	p.started = true
-	// Watchers see p.req, because layers between tapped and the route may have changed req.
+	// Watchers see the request as tapped received it, and not req, which layers in between may have changed.
 	if p.exchange = p.startExchange(ctx, p.req, p.present, p.arrival); p.exchange == nil {
 		return ctx, req
 	}

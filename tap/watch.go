@@ -205,8 +205,8 @@ func (w *watcher) admits(d *draw) bool {
 // so that watchers with the same sample see the same requests, and only if a watcher has a sample.
 type draw struct {
 	reg   *Registry
-	drawn bool
-	n     float64
+	drawn bool    // whether n is set
+	n     float64 // from 0 to below 1
 }
 
 // value returns the request's random number, which is drawn once, so that all watchers decide by the

@@ -46,7 +46,8 @@ func standardClient(context.Context, string) http.RoundTripper {
 	}
 }
 
-// balancedClient is httpclient with its default settings.
+// balancedClient returns a client of package httpclient with its default settings, which sends requests to
+// backend.
 func balancedClient(ctx context.Context, backend string) http.RoundTripper {
 	return httpclient.New(ctx, backend)
 }

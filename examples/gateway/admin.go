@@ -24,7 +24,7 @@ type adminPage struct {
 	*http.ServeMux
 
 	page     *view.Handler
-	draining atomic.Bool
+	draining atomic.Bool // the gateway is ending, so that the readiness check fails
 }
 
 // newAdmin returns the handler for the gateway's admin address. hosts are the names under which a

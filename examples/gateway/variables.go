@@ -104,8 +104,8 @@ func values(fields []templateField, v *variables) []layer.HeaderField {
 	return all
 }
 
-// variables computes the values of variables such as the client's address, which the configuration may
-// use in header modifiers, for one request.
+// variables computes the values of variables for one request. A header modifier of the configuration may
+// contain them, for example the client's address: see [config.RequestVariables].
 type variables struct {
 	req   *http.Request
 	ctx   context.Context //nolint:containedctx // of one call

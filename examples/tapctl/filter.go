@@ -27,7 +27,7 @@ type filter struct {
 	destination *cluster.Resource // in a cluster: the resource of --to, or the target with --from
 
 	headers []string
-	maxRPS  int
+	maxRPS  int // how many requests of all targets together are shown per second
 }
 
 // flags defines the flags in flags. Their values are checked later, by check.

@@ -44,7 +44,7 @@ func (s *security) given() bool {
 type target struct {
 	name string // name on the command line
 	addr string // host:port
-	tls  bool
+	tls  bool   // connect with TLS
 
 	proof *trust.Credentials // credentials for TLS; nil means cleartext
 }

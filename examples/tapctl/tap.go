@@ -25,7 +25,7 @@ type tapCommand struct {
 	limit     uint64
 	sample    float64
 	body      uint
-	explain   bool
+	explain   bool // show how each request was routed and balanced
 
 	template *template.Template // template of -o jsonpath=…, or nil
 }

@@ -18,7 +18,7 @@ type topCommand struct {
 	filter   filter
 	columns  top.Columns
 	output   string
-	once     bool
+	once     bool // print the table once, and end
 	duration time.Duration
 	every    time.Duration
 }

@@ -20,7 +20,7 @@ type Poller[S any] struct {
 	read  func() *S     // returns the current value
 
 	mu      sync.Mutex
-	users   int
+	users   int           // number of users; the last one ends the polls
 	polling bool          // whether the goroutine runs
 	idle    chan struct{} // wakes the goroutine after the last user has left
 	state   *state[S]     // not nil while there are users

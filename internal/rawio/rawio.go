@@ -57,7 +57,7 @@ type transfer struct {
 	err  error
 }
 
-// Read implements [io.Reader].
+// Read implements [io.Reader]. It reads by a system call, which is repeated after a wait if there is no byte.
 func (s *socket) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil

@@ -14,7 +14,7 @@ type Group[K comparable, S any] struct {
 type source[S any] struct {
 	value S
 	stop  func()
-	users int
+	users int // calls of Use whose leave was not called yet
 }
 
 // Use returns the source of key, and a function leave that the caller must call once when it no

@@ -14,7 +14,7 @@ type Outage struct {
 	Name string // the beginning of each message, such as "profile stream"
 	Kept string // the effect of an outage, such as "the last profile stays current"
 
-	failures int
+	failures int  // errors since the outage began; 0 if there is none
 	received bool // whether the current stream had an item
 }
 

@@ -295,7 +295,8 @@ func invokeOnLink(ctx context.Context, method string, req, reply any, _ *grpc.Cl
 	return err
 }
 
-// streamOnLink is invokeOnLink for streams.
+// streamOnLink is the streamer of streams: it opens the stream on the connection that the balancer has
+// chosen, which is in ctx. The nil ClientConn is not used.
 func streamOnLink(
 	ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {

@@ -249,7 +249,7 @@ func (l *controlLink) Describe() layer.Node {
 // controlLinks holds the open connections of a ControlPlaneConn, so that Close can close them.
 type controlLinks struct {
 	mu     sync.Mutex
-	closed bool
+	closed bool // close was called
 	open   map[*controlLink]struct{}
 	tasks  sync.WaitGroup // goroutines that wait for the loss of a connection
 }

@@ -31,7 +31,8 @@ func NewResolver(scheme string, r resolve.Resolver, opts ...Option) resolver.Bui
 	return newResolver(scheme, r, newSettings(opts))
 }
 
-// newResolver is NewResolver with the settings s.
+// newResolver returns the builder of resolvers for targets with the given scheme, which r resolves. It
+// panics as NewResolver does.
 func newResolver(scheme string, r resolve.Resolver, s *settings) *resolverBuilder {
 	if r == nil {
 		panic("grpclayer: nil resolver")

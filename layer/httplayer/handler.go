@@ -55,17 +55,18 @@ func newHandler(svc Service) *handler {
 type handler struct {
 	svc      Service
 	log      *slog.Logger
-	scheme   string
-	tunnels  bool
-	closes   bool // most errors close the connection of the client
-	resets   bool // a stream reset by the endpoint resets the stream of the client
+	scheme   string // replaces the scheme of requests; "" keeps it
+	tunnels  bool   // CONNECT is passed to svc
+	closes   bool   // most errors close the connection of the client
+	resets   bool   // a stream reset by the endpoint resets the stream of the client
 	onError  ErrorHandler
 	onEnd    []func(*Report)
 	observer Layer
 	observed Service              // the observer around a responder; nil without an observer
 	cfg      message.ServerConfig // for ServeHTTP
 
-	textField, closeField string // see WithErrorHeaders
+	// textField is the header for an error's text, and closeField the one that asks the client to close its connection.
+	textField, closeField string // "" without WithErrorHeaders
 }
 
 // configure completes h after its options were applied, and sets the fields of cfg by which a

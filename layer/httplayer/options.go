@@ -26,7 +26,7 @@ type endpointOptions struct {
 	backoff        layer.Backoff
 	pingInterval   time.Duration
 	pingTimeout    time.Duration
-	pingWhileIdle  bool
+	pingWhileIdle  bool // an HTTP/2 connection without streams is pinged too
 	dial           func(ctx context.Context, network, addr string) (net.Conn, error)
 	tls            *tls.Config
 	cleartextHTTPS bool // requests with the scheme https may be sent without TLS

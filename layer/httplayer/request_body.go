@@ -109,7 +109,7 @@ func (b *requestBody) begin(limits *reqctx.Context) *attemptBody {
 type attemptBody struct {
 	body   *requestBody
 	limits *reqctx.Context // time limits of the response, which Read pauses
-	closed bool
+	closed bool            // the attempt reads no more
 }
 
 // Read returns kept bytes first, if an earlier attempt has read some, and then reads from the source.

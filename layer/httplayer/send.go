@@ -60,8 +60,8 @@ func (x *stream) Received() int64 { return x.received.Load() }
 type receivedBody struct {
 	io.Reader
 	control *http.ResponseController
-	reads   sync.Mutex
-	closed  atomic.Bool
+	reads   sync.Mutex  // held during a Read
+	closed  atomic.Bool // Close was called, so that Read fails
 }
 
 // Read reads from the received body. After Close it fails.

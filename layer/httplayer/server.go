@@ -45,7 +45,7 @@ type Server struct {
 	serverOptions
 	sweeper sweep.Sweeper // one goroutine that checks the time limits of all connections
 
-	draining atomic.Bool
+	draining atomic.Bool      // a drain has begun, so that each connection ends after its current requests
 	conns    atomic.Int64     // number of connections being served
 	empty    notify.Broadcast // woken when conns falls to 0, for Drain
 }

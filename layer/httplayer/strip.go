@@ -86,7 +86,8 @@ func removeFields(out, received *http.Request, drops func(name string) bool) {
 	removeTrailers(out, received, drops)
 }
 
-// removeTrailers is removeFields for the trailers alone.
+// removeTrailers removes the trailers whose names drops selects from out, which is received or a copy of it.
+// Those of received arrive when its body ends, so out gets its own Trailer map, which its body then fills.
 func removeTrailers(out, received *http.Request, drops func(name string) bool) {
 	if received.Trailer == nil {
 		return

@@ -35,7 +35,7 @@ func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
 // service is a [layer.Func] that implements [layer.Classified] with [Classify].
 type service[Req, Rsp any] struct{ layer.Func[Req, Rsp] }
 
-// Classifier implements [layer.Classified].
+// Classifier returns [Classify], by which layers above recognize the failures of go-kit's responses.
 func (service[Req, Rsp]) Classifier() layer.Classifier[Rsp] { return Classify[Rsp] }
 
 // call calls e and converts its response to Rsp. A response of another type is an error.

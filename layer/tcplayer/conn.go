@@ -197,8 +197,8 @@ func peekFirst(ctx context.Context, conn net.Conn, g peekSpec) (data []byte, nex
 	return data, next, err
 }
 
-// peekNow is peekFirst without a time limit: it waits until g.enough returns true, g.max bytes were
-// read, or a Read fails.
+// peekNow waits until g.enough returns true, g.max bytes were read, or a Read fails, for example because
+// of the read deadline that peekFirst sets. It returns the bytes, and a connection that returns them again.
 func peekNow(conn net.Conn, g peekSpec) (data []byte, next net.Conn, err error) {
 	// The innermost bufferedConn keeps the bytes, so that each outer wrapper returns them, too. Meters between the
 	// wrappers hold no bytes.

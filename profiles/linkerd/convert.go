@@ -119,7 +119,8 @@ func convertRequestMatch(m *destination.RequestMatch, drop func(error)) profiles
 	return nil
 }
 
-// convertResponseMatch is convertRequestMatch for a condition on responses.
+// convertResponseMatch converts m to a condition on responses. If m is empty, it returns nil. It calls drop
+// with an error for each part that it leaves out.
 func convertResponseMatch(m *destination.ResponseMatch, drop func(error)) profiles.Match {
 	switch m := m.GetMatch().(type) {
 	case *destination.ResponseMatch_All:

@@ -36,7 +36,7 @@ func (c *policyConverter) httpFilters(all []*outbound.HttpRoute_Filter) (f filte
 	return f
 }
 
-// grpcFilters is httpFilters for a gRPC route or backend.
+// grpcFilters converts the filters of a gRPC route or backend. It leaves out invalid ones.
 func (c *policyConverter) grpcFilters(all []*outbound.GrpcRoute_Filter) (f filters) {
 	for _, m := range all {
 		if err := policyroute.AddGRPCFilter(&f.Route, m); err != nil {

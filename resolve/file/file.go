@@ -34,7 +34,7 @@ func New(path string) *Resolver {
 	return newResolver(path, follow.Interval)
 }
 
-// newResolver is New with another time between two polls, for tests.
+// newResolver returns a Resolver that looks at the file at path each time every, which tests make short.
 func newResolver(path string, every time.Duration) *Resolver {
 	// Look reads the file only if it has changed since the last call.
 	return &Resolver{follow.NewPoller(every, (&follow.File[targets]{Path: path, Max: follow.MaxSize, Parse: Parse}).Look)}

@@ -10,7 +10,7 @@ import (
 
 // service holds the fields of a Service that this package uses.
 type service struct {
-	headless bool
+	headless bool   // it has no address of its own, so that connections use the ports of its endpoints
 	external string // the name that an ExternalName Service refers to, or ""
 	families []corev1.IPFamily
 	ports    []servicePort

@@ -32,7 +32,7 @@ type slicePort struct {
 // backend is one endpoint in an EndpointSlice, with all of the slice's ports.
 type backend struct {
 	addr     netip.Addr
-	ready    bool
+	ready    bool     // may get requests
 	draining bool     // not ready, but serving while it terminates
 	zones    []string // the zones in the topology hints
 	labels   map[string]string

@@ -60,7 +60,7 @@ type workload struct {
 	namespace           string
 	labels, annotations map[string]string
 	ports               []namedPort
-	external            bool
+	external            bool // it is an ExternalWorkload
 }
 
 func podOf(p *pod) workload {

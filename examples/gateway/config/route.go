@@ -161,7 +161,7 @@ type Match struct {
 	ClientCIDRs []Prefix `yaml:"clientCIDRs"`
 }
 
-// check implements [checked].
+// check implements [checked]. A match needs at least one condition, and those on gRPC exclude others.
 func (m *Match) check(n node) {
 	if m.GRPC != nil && (m.Path != nil || m.Method != "") {
 		n.at("grpc").failf("grpc excludes path and method, because a gRPC call is a POST to /service/method")
@@ -366,7 +366,7 @@ type RequestRedirect struct {
 	StatusCode string `yaml:"statusCode" default:"302" enum:"301,302,303,307,308"`
 }
 
-// check implements [checked].
+// check implements [checked]. A redirect changes at least one part of the URL, or sets the status.
 func (r *RequestRedirect) check(n node) {
 	// The status alone is enough: it redirects to the same URL.
 	if len(n.n.Content) == 0 {
@@ -391,7 +391,7 @@ type URLRewrite struct {
 	Path *PathModifier `yaml:"path"`
 }
 
-// check implements [checked].
+// check implements [checked]. A rewrite changes the host, the path or both.
 func (u *URLRewrite) check(n node) {
 	if u.Hostname == "" && u.Path == nil {
 		n.failf("want at least one of hostname, path")
@@ -459,7 +459,7 @@ type Fault struct {
 	TTL Duration `yaml:"ttl" default:"10m"`
 }
 
-// check implements [checked].
+// check implements [checked]. A fault does something, and ends by itself.
 func (f *Fault) check(n node) {
 	if f.FixedDelay == 0 && f.Abort == nil {
 		n.failf("want at least one of fixedDelay, abort")
@@ -495,7 +495,7 @@ type CORS struct {
 	MaxAge Duration `yaml:"maxAge" default:"5s"`
 }
 
-// check implements [checked].
+// check implements [checked]. It protects services with credentials from the pages of all origins.
 func (c *CORS) check(n node) {
 	if len(c.AllowOrigins) == 0 {
 		n.at("allowOrigins").failf("want at least one origin")

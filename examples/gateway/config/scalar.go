@@ -53,7 +53,7 @@ func isLabel(text string) bool {
 // Duration is a time that is not negative, written as 300ms, 10s or 1m30s.
 type Duration time.Duration
 
-// parse implements [scalar].
+// parse implements [scalar]. It rejects durations below 0.
 func (v *Duration) parse(text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
@@ -86,7 +86,7 @@ func (v *Address) parse(text string) error {
 // HostPort is a DNS name or an IP address, with a port above 0.
 type HostPort string
 
-// parse implements [scalar].
+// parse implements [scalar]. The host is a domain name or an IP address, and the port is not 0.
 func (v *HostPort) parse(text string) error {
 	host, port, err := net.SplitHostPort(text)
 	n, portErr := strconv.ParseUint(port, 10, 16)
@@ -167,7 +167,7 @@ func (v *Prefix) parse(text string) error {
 // HeaderName is a valid header field name.
 type HeaderName string
 
-// parse implements [scalar].
+// parse implements [scalar]. It permits the names that HTTP does. The case does not matter.
 func (v *HeaderName) parse(text string) error {
 	if !httpguts.ValidHeaderFieldName(text) {
 		return errors.New("the name of a header field, such as X-User")
@@ -179,7 +179,7 @@ func (v *HeaderName) parse(text string) error {
 // HeaderValue is a header field value without control characters.
 type HeaderValue string
 
-// parse implements [scalar].
+// parse implements [scalar]. It permits the values that HTTP does.
 func (v *HeaderValue) parse(text string) error {
 	if !httpguts.ValidHeaderFieldValue(text) {
 		return errors.New("a header value without control characters")
@@ -240,7 +240,7 @@ type Pattern string
 // placeholder matches a whole segment such as {id}.
 var placeholder = regexp.MustCompile(`^\{[A-Za-z_][A-Za-z0-9_]*\}$`)
 
-// parse implements [scalar].
+// parse implements [scalar]. Each segment of the path is a placeholder or a text, but no mixture of both.
 func (v *Pattern) parse(text string) error {
 	if !strings.HasPrefix(text, "/") {
 		return errors.New("a path with placeholders, such as /books/{id}")
@@ -274,7 +274,7 @@ func (v Pattern) Regexp() string {
 // Regex is a regular expression in Go syntax. It must match the whole value.
 type Regex string
 
-// parse implements [scalar].
+// parse implements [scalar]. It accepts the syntax of package regexp.
 func (v *Regex) parse(text string) error {
 	if _, err := syntax.Parse(text, syntax.Perl); err != nil {
 		return fmt.Errorf("a regular expression of Go: %w", err)
@@ -286,7 +286,7 @@ func (v *Regex) parse(text string) error {
 // Status is the HTTP status of a final response, from 200 to 599.
 type Status int
 
-// parse implements [scalar].
+// parse implements [scalar]. It rejects 1xx, which cannot be the final status.
 func (v *Status) parse(text string) error {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 200 || n > 599 {
@@ -300,7 +300,7 @@ func (v *Status) parse(text string) error {
 // with "*.", where "*" matches one or more labels.
 type Origin string
 
-// parse implements [scalar].
+// parse implements [scalar]. The origin is stored in lower case.
 func (v *Origin) parse(text string) error {
 	// A wildcard is no valid host, so the URL is parsed without it.
 	u, err := url.Parse(strings.Replace(text, "://*.", "://", 1))
@@ -326,7 +326,7 @@ func (v Origin) Matches(origin string) bool {
 // URL is an absolute URL with the scheme http or https.
 type URL string
 
-// parse implements [scalar].
+// parse implements [scalar]. The URL must be absolute, and is stored as it is written.
 func (v *URL) parse(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {

@@ -85,7 +85,7 @@ func (s *Service) oneOf() []string {
 	return []string{"static", "dns", "kubernetes", "linkerd", "directResponse"}
 }
 
-// check implements [checked].
+// check implements [checked]. It reports fields that exclude each other.
 func (s *Service) check(n node) {
 	if s.ConnectTimeout == 0 {
 		n.at("connectTimeout").failf("want a duration above 0")
@@ -121,7 +121,7 @@ type StaticEndpoint struct {
 
 func (s *Static) oneOf() []string { return []string{"addresses", "endpoints"} }
 
-// check implements [checked].
+// check implements [checked]. Unlike a missing list of addresses, an empty one is a mistake.
 func (s *Static) check(n node) {
 	for _, name := range s.oneOf() {
 		if n.has(name) && len(s.List()) == 0 {
@@ -156,7 +156,7 @@ type DNS struct {
 	Name string `yaml:"name" is:"required"`
 }
 
-// check implements [checked].
+// check implements [checked]. Only a name that stands for SRV records has no port.
 func (d *DNS) check(n node) {
 	var h HostPort
 	if h.parse(d.Name) != nil && !isDomain(d.Name) {
@@ -173,7 +173,7 @@ type Kubernetes struct {
 	Kubeconfig *File `yaml:"kubeconfig"`
 }
 
-// check implements [checked].
+// check implements [checked]. The name must be complete, because there is no default namespace or port.
 func (k *Kubernetes) check(n node) {
 	host, port, ok := strings.Cut(k.Name, ":")
 	if service, namespace, dot := strings.Cut(host, "."); !ok || !dot || port == "" || !isLabel(service) || !isDomain(namespace) {
@@ -254,7 +254,7 @@ type LoadBalancer struct {
 	SlowStart Duration `yaml:"slowStart"`
 }
 
-// check implements [checked].
+// check implements [checked]. The hash and the policy that uses it need each other.
 func (l *LoadBalancer) check(n node) {
 	switch {
 	case l.Policy == "ConsistentHash" && l.Hash == nil:
@@ -316,7 +316,7 @@ type HealthCheck struct {
 
 func (h *HealthCheck) oneOf() []string { return []string{"path", "grpc", "tcp"} }
 
-// check implements [checked].
+// check implements [checked]. It reports fields of a request without a path, and headers that cannot be sent.
 func (h *HealthCheck) check(n node) {
 	// These fields only have a meaning for an HTTP request.
 	for _, name := range []string{"method", "hostname", "headers", "expectedStatuses"} {

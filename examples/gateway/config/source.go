@@ -44,7 +44,8 @@ type Content struct {
 	pattern bool
 }
 
-// Read returns the current content.
+// Read reads the file, or lists the files that match the pattern, again. The gateway compares the result
+// with Data to notice changes.
 func (c *Content) Read() ([]byte, error) {
 	if c.pattern {
 		return []byte(strings.Join(matches(c.Path), "\n")), nil

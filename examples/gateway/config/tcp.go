@@ -21,9 +21,8 @@ type TCPRoute struct {
 	BackendRefs []BackendRef `yaml:"backendRefs" is:"required"`
 }
 
-// check implements [checked].
+// check implements [checked]. With weights of 0 only, no service could be selected.
 func (r *TCPRoute) check(n node) {
-	// Connections are distributed by weight, which needs one above 0.
 	total := 0
 	for _, b := range r.BackendRefs {
 		total += b.Weight

@@ -56,8 +56,8 @@ func main() {
 	log.Fatal(tcplayer.Serve(ctx, listener, server(ctx, conn, taps, *bytesTo)))
 }
 
-// server is the path of a connection. HTTP requests go to the target in their authority. Other
-// connections go to their original destination if iptables redirected them, or else to bytesTo.
+// server returns the proxy's path for HTTP requests to the target in their authority, and for other connections to
+// their original destination, or to bytesTo without one. conn leads to the controller, and taps shows the traffic.
 func server(ctx context.Context, conn *grpc.ClientConn, taps *tap.Registry, bytesTo string) tcplayer.Server {
 	requests := layer.NewCache(ctx, targets(conn, httplayer.HTTP{}, httplayer.NewStack(),
 		func(ctx context.Context, t discover.Target) httplayer.Service {

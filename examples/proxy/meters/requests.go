@@ -161,8 +161,8 @@ func (s *sample) release() {
 
 // end describes how a request ended. Its fields become labels of response_total.
 type end struct {
-	status int // HTTP status; 0: no response
-	failed bool
+	status int    // HTTP status; 0: no response
+	failed bool   // the label classification is failure
 	grpc   int8   // gRPC status; -1: not a gRPC response
 	err    string // the label error, or ""
 }
@@ -215,7 +215,7 @@ func statusLabel(status int) string {
 // grpcHead is the gRPC status in a response's headers. It is read before the layer returns the
 // response, because other layers may change the headers later.
 type grpcHead struct {
-	isGRPC bool
+	isGRPC bool   // the response is one of gRPC
 	text   string // Grpc-Status, or ""
 }
 

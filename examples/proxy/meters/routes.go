@@ -238,8 +238,9 @@ func (r *Routes) Backend(authority string, next httplayer.Service) httplayer.Ser
 	return &backend{measured: measured{next}, routes: r, authority: authority}
 }
 
-// PolicyBackend is [Routes.Backend] for an outbound policy's backend. If b.Labels is not nil, it
-// contains the labels backend_*.
+// PolicyBackend returns next with a layer that counts requests to b, the backend of an outbound policy, by
+// their route, as [Routes.Backend] does for a target. If b.Labels is not nil, it contains the labels
+// backend_*.
 func (r *Routes) PolicyBackend(b *profiles.Backend, next httplayer.Service) httplayer.Service {
 	return &backend{measured: measured{next}, routes: r, authority: b.Authority, labels: b.Labels}
 }

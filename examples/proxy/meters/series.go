@@ -21,7 +21,7 @@ type family[V value] struct {
 	meters    *Meters
 	desc      *prometheus.Desc
 	create    func() V
-	permanent bool
+	permanent bool // its series never expire
 
 	mu     sync.Mutex
 	series map[seriesKey]*series[V]
@@ -289,7 +289,7 @@ const (
 // names limits the names of one kind that get series of their own. A name is removed when its last
 // series has expired.
 type names struct {
-	capacity int
+	capacity int // how many names may have series
 	mu       sync.Mutex
 	series   map[string]int // how many series each name has
 }

@@ -121,8 +121,8 @@ func (s *stream) done(o outcome) {
 // outcome describes how a request ended. Its fields become the labels error, and http_status or
 // grpc_status.
 type outcome struct {
-	grpc   bool
-	status int // gRPC status if grpc, -1: none; otherwise HTTP status, 0: no response
+	grpc   bool // it was a gRPC request
+	status int  // gRPC status if grpc, -1: none; otherwise HTTP status, 0: no response
 	err    fault
 }
 

@@ -23,7 +23,7 @@ type lazyConn struct {
 
 	mu     sync.Mutex
 	made   controlPlane // nil until the proxy has a certificate
-	closed bool
+	closed bool         // Close was called, so that no connection is made any more
 }
 
 // afterCertificate returns a function that returns a [lazyConn] for id. That function reports an

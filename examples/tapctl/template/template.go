@@ -54,7 +54,7 @@ type Error struct{ err error }
 // Error returns the cause's text.
 func (e *Error) Error() string { return e.err.Error() }
 
-// Unwrap returns the cause.
+// Unwrap returns the error of the template's execution.
 func (e *Error) Unwrap() error { return e.err }
 
 // Execute prints v to w. If it returns an [Error], nothing has been printed for v, and Execute

@@ -7,8 +7,8 @@ import "slices"
 // stays at the top of the list instead.
 type cursor struct {
 	key   string // key of the selected item; "" means the item at the index in the field at
-	at    int
-	first int // first item on the screen
+	at    int    // index of the selected item
+	first int    // first item on the screen
 }
 
 // place moves the cursor to the new position of the selected item, and scrolls so that this item

@@ -17,7 +17,7 @@ type grid struct {
 // gridColumn is a column with its title and its limits of width.
 type gridColumn struct {
 	title string
-	right bool
+	right bool // the cells are aligned on the right
 	width int  // minimum width
 	least int  // if not 0, the column may shrink to this width
 	mark  rune // shown after the title, unless it is 0

@@ -28,8 +28,8 @@ type model struct {
 	table         table
 	requests      *requests
 	detail        *detail
-	help          bool
-	numbers       int // how many lists of requests were opened so far
+	help          bool // the help is shown
+	numbers       int  // how many lists of requests were opened so far
 
 	news    error
 	newsAt  time.Time

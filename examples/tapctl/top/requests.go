@@ -29,11 +29,11 @@ type requests struct {
 	open     tap.Joiner[*record]
 	count    uint64 // number of all requests so far
 	dropped  uint64
-	failures bool // show failed requests only
-	frozen   []*record
-	paused   bool
+	failures bool      // show failed requests only
+	frozen   []*record // what is shown while the list is paused
+	paused   bool      // new requests are counted but not shown
 	cursor   cursor
-	left     int
+	left     int // columns that are scrolled out to the left
 }
 
 // record is a request with the events that have arrived so far.

@@ -17,10 +17,10 @@ type table struct {
 	rows    []*tappb.Row // rows of answer, or their sums over sources
 
 	sort    string // the column's title; "" keeps the order in answer
-	reverse bool
+	reverse bool   // the rows are sorted in the reverse order
 	filter  string
-	typing  bool // the filter is being typed
-	paused  *tappb.TopResponse
+	typing  bool               // the filter is being typed
+	paused  *tappb.TopResponse // the latest answer, which is not shown during a pause; nil without a pause
 	cursor  cursor
 	left    int  // columns that are scrolled out to the left
 	chosen  bool // whether the user has selected Columns.Wide

@@ -70,7 +70,7 @@ type secured struct {
 	*tls.Conn
 
 	handshake *handshake
-	received  atomic.Bool
+	received  atomic.Bool // the server has sent data, so it has accepted the client certificate
 }
 
 // Read notes that data have arrived, and adds advice to an error.

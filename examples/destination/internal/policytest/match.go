@@ -252,7 +252,7 @@ func checkDuration(d *durationpb.Duration) error {
 	return nil
 }
 
-// requiredDuration is checkDuration for a duration that must also be set. name is what errors call it.
+// requiredDuration returns an error if d is missing or negative. name is what errors call it.
 func requiredDuration(name string, d *durationpb.Duration) error {
 	return first(required(name, d != nil), within(fmt.Sprintf("invalid %s duration", name), checkDuration(d)))
 }

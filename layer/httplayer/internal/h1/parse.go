@@ -63,10 +63,10 @@ type head struct {
 	status         int
 	minor          int   // minor version of HTTP/1: 0, or 1 for any later one
 	length         int64 // value of Content-Length; -1 without one
-	chunked        bool
-	closes, keeps  bool // Connection has the options close and keep-alive
-	expects        bool // Expect: 100-continue is present
-	hop            bool // hop-by-hop fields are present
+	chunked        bool  // Transfer-Encoding is chunked
+	closes, keeps  bool  // Connection has the options close and keep-alive
+	expects        bool  // Expect: 100-continue is present
+	hop            bool  // hop-by-hop fields are present
 }
 
 // stage is the part of a head that is parsed next. The values are in the order of the parts.
@@ -274,8 +274,9 @@ func (h *head) checkRequest() error {
 	return nil
 }
 
-// checkResponse is checkRequest for a response. Its Content-Length is ignored if it is chunked, as
-// all clients do (RFC 9112, section 6.3), but the connection is not used again.
+// checkResponse returns an error if the headers do not define the response body's length unambiguously. In
+// contrast to a request, Content-Length is ignored if the body is chunked, as all clients do (RFC 9112,
+// section 6.3), but the connection is not used again.
 func (h *head) checkResponse() error {
 	switch {
 	case h.chunked && h.minor == 0:

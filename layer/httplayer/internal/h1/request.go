@@ -26,7 +26,7 @@ type request struct {
 
 	old       bool // the version is HTTP/1.0
 	head      bool // the method is HEAD
-	connect   bool
+	connect   bool // the method is CONNECT
 	keepAlive bool // the connection stays open after the response
 
 	informing sync.Mutex // guards the fields below; locked while a 1xx response is written

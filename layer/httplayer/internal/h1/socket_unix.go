@@ -31,8 +31,8 @@ type socket struct {
 
 	out           *writer
 	in            *source
-	written, read int
-	err           error
+	written, read int   // results of the last system calls
+	err           error // why the exchange has failed
 }
 
 // meter is implemented by a connection that counts the bytes of an inner connection, such as the

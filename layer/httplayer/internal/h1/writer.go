@@ -18,11 +18,11 @@ type writer struct {
 	buf       *message.Buffer
 	b         []byte // bytes in the buffer that are not sent
 	chunk     int    // offset of the unfinished chunk in b; -1 without one
-	chunked   bool
-	remaining int64 // bytes of Content-Length that were not added; -1 without a length
-	added     int64 // bytes of the body
-	sent      bool  // the connection has accepted bytes
-	broken    bool  // err is an error of the connection
+	chunked   bool   // the body is sent in chunks
+	remaining int64  // bytes of Content-Length that were not added; -1 without a length
+	added     int64  // bytes of the body
+	sent      bool   // the connection has accepted bytes
+	broken    bool   // err is an error of the connection
 	err       error
 }
 

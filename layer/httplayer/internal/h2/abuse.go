@@ -29,7 +29,7 @@ const (
 // counting cheap, the decrease is computed only when the count exceeds limit. If the count is still
 // above limit then, the connection ends.
 type bucket struct {
-	used, limit  int
+	used, limit  int           // the count, and the value that it may reach
 	decreaseTime time.Duration // time of the last decrease, since the start of the connection
 	answered     uint32        // number of responses at the last decrease
 }

@@ -90,8 +90,9 @@ func (c *ClientConn) Usable() bool {
 	return c.usable()
 }
 
-// usable is Usable for callers that hold mu. It becomes false long before the stream IDs are used up, because
-// requests that have reserved a slot still need some.
+// usable reports whether the connection accepts new requests, also if all slots are taken. It becomes false
+// long before the stream IDs are used up, because requests that have reserved a slot still need some. The
+// caller holds mu.
 func (c *ClientConn) usable() bool {
 	return c.err == nil && !c.closing && c.nextID <= maxStreamID-2*unlimitedStreams
 }
@@ -112,6 +113,7 @@ func (c *ClientConn) Active() int {
 	return c.active()
 }
 
+// active returns the number of slots in use: see Active. The caller holds mu.
 func (c *ClientConn) active() int { return len(c.streams) + c.pending }
 
 // Limit returns the number of streams that the server allows at the same time. It returns 0 while
@@ -123,7 +125,8 @@ func (c *ClientConn) Limit() int {
 	return c.limit()
 }
 
-// limit is Limit for callers that hold mu.
+// limit returns the number of streams that the server allows at the same time, or 0 while the server does
+// not read. The caller holds mu.
 func (c *ClientConn) limit() int {
 	if c.queuedBytes() > maxQueuedOutput {
 		return 0 // the server does not read

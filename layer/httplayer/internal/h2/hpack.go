@@ -25,8 +25,8 @@ var (
 
 // decoder is the HPACK decoder of a connection. Only the goroutine that reads frames uses it.
 type decoder struct {
-	table     []field // dynamic table; the newest entry is last
-	size, max int
+	table     []field               // dynamic table; the newest entry is last
+	size, max int                   // of the table, in bytes as HPACK counts them; the peer sets max
 	names     map[string]*fieldName // received names that are not in knownNames
 
 	// values is a cache of values that are not in the dynamic table. It may be nil, because
@@ -112,7 +112,7 @@ func readInt(p []byte, bits uint) (v uint64, rest []byte, ok bool) {
 // rawString is a string literal before decoding. It may be Huffman-coded.
 type rawString struct {
 	b       []byte
-	huffman bool
+	huffman bool // b is Huffman-coded
 }
 
 // readString decodes a string literal: a bit for the Huffman code, a length of seven bits, and the

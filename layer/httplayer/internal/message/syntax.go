@@ -66,8 +66,8 @@ func ValidName(s string) bool { return s != "" && All(s, TokenByte) }
 // ValidValue reports whether each byte of s is allowed in a field value.
 func ValidValue(s string) bool { return ValidValueBytes([]byte(s)) }
 
-// ValidValueBytes is ValidValue for bytes. It checks eight bytes at a time, because it sees every value
-// of every message.
+// ValidValueBytes reports whether each byte of b is allowed in a field value. It checks eight bytes at a
+// time, because it sees every value of every message.
 func ValidValueBytes(b []byte) bool {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	for len(b) >= 8 {
