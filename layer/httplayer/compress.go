@@ -165,8 +165,8 @@ func transformable(req *http.Request, rsp *http.Response) bool {
 // ignores case.
 func hasDirective(values []string, element string) bool {
 	for _, value := range values {
-		for part := range strings.SplitSeq(value, ",") {
-			if strings.EqualFold(strings.TrimSpace(part), element) {
+		for item := range strings.SplitSeq(value, ",") {
+			if strings.EqualFold(strings.TrimSpace(item), element) {
 				return true
 			}
 		}
@@ -195,8 +195,8 @@ func weakenAsSent(req *http.Request, h http.Header) {
 func acceptedCoding(values []string) (coding string, identity bool) {
 	weights := map[string]float64{}
 	for _, value := range values {
-		for part := range strings.SplitSeq(value, ",") {
-			name, params, _ := strings.Cut(part, ";")
+		for item := range strings.SplitSeq(value, ",") {
+			name, params, _ := strings.Cut(item, ";")
 			q := 1.0
 			if key, text, ok := strings.Cut(strings.ReplaceAll(params, " ", ""), "="); ok && strings.EqualFold(key, "q") {
 				q, _ = strconv.ParseFloat(text, 64) // 0 if malformed: the safe choice is no coding
@@ -224,7 +224,7 @@ func acceptedCoding(values []string) (coding string, identity bool) {
 	}
 	// "*;q=0" refuses all codings that are not listed, even "identity".
 	q, listed := weights["identity"]
-	if other, wild := weights["*"]; !listed && wild && other == 0 {
+	if other, ok := weights["*"]; !listed && ok && other == 0 {
 		listed = true
 	}
 	// The client prefers plain content.

@@ -127,23 +127,23 @@ var separators = strings.NewReplacer( //nolint:gochecknoglobals // constant
 // treat "..;x" or "..%2Fa" like "..", and others do not, so a path with such a segment is rejected.
 func resolveDots(path string) (string, error) {
 	segments := strings.Split(path, "/")
-	kept := make([]string, 0, len(segments))
+	result := make([]string, 0, len(segments))
 	for i, s := range segments {
 		if !isDots(s) {
 			if slices.ContainsFunc(strings.Split(separators.Replace(s), "/"), isDots) {
 				return "", fmt.Errorf("the path has the segment %q, which servers read in different ways", s)
 			}
-			kept = append(kept, s)
+			result = append(result, s)
 			continue
 		}
-		if s == ".." && len(kept) > 1 { // the first one is before the first slash
-			kept = kept[:len(kept)-1]
+		if s == ".." && len(result) > 1 { // the first one is before the first slash
+			result = result[:len(result)-1]
 		}
 		if i == len(segments)-1 { // the path still ends with a slash
-			kept = append(kept, "")
+			result = append(result, "")
 		}
 	}
-	return strings.Join(kept, "/"), nil
+	return strings.Join(result, "/"), nil
 }
 
 func isDots(segment string) bool { return segment == "." || segment == ".." }

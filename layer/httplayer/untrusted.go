@@ -106,8 +106,8 @@ func byteSequence(b []byte) string { return ":" + base64.StdEncoding.EncodeToStr
 // isClientIdentity reports whether name is a header field in which proxies usually send a client
 // certificate, or a part of it. It compares names as sameField does.
 func isClientIdentity(name string) bool {
-	same := func(field string) bool { return sameField(name, field) }
+	isField := func(field string) bool { return sameField(name, field) }
 	begins := func(prefix string) bool { return hasFieldPrefix(name, prefix) }
-	return isCertificate(name) || same("X-Client-Cert") || same("X-Client-Certificate") || same("X-Arr-Clientcert") ||
+	return isCertificate(name) || isField("X-Client-Cert") || isField("X-Client-Certificate") || isField("X-Arr-Clientcert") ||
 		begins("Ssl-Client-") || begins("X-Ssl-Client-") || begins("X-Amzn-Mtls-Clientcert")
 }

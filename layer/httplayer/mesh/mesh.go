@@ -89,11 +89,11 @@ func without(req *http.Request, name string) *http.Request {
 // cost of one look-up.
 func RequireID(identity string) httplayer.Layer {
 	call := func(ctx context.Context, req *http.Request, next httplayer.Service) (*http.Response, error) {
-		asked, ok := req.Header[requireIDField]
+		identities, ok := req.Header[requireIDField]
 		if !ok {
 			return next.Call(ctx, req)
 		}
-		for _, id := range asked {
+		for _, id := range identities {
 			if id != identity || id == "" {
 				return nil, &layer.Error{Layer: "require_id", Err: &httplayer.IdentityError{Required: id, Found: identity}}
 			}
