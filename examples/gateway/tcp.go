@@ -125,12 +125,12 @@ func (b tcpBackends) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 	for _, share := range refs {
 		total += share.Weight
 	}
-	selected := 0
+	choice := 0
 	n := rand.IntN(total)
-	for ; n >= refs[selected].Weight; selected++ {
-		n -= refs[selected].Weight
+	for ; n >= refs[choice].Weight; choice++ {
+		n -= refs[choice].Weight
 	}
-	return b.g.tcp.Service(x.decision.config.services[refs[selected].Name]).Call(ctx, req)
+	return b.g.tcp.Service(x.decision.config.services[refs[choice].Name]).Call(ctx, req)
 }
 
 // newTCPService returns the service that connects to the endpoints of s, as newService does for requests. If all
