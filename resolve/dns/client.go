@@ -60,34 +60,39 @@ func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmess
 
 	// Unbuffered: a message whose outcome nobody awaits any longer ends with ctx.
 	outcomes := make(chan attempt)
-	next := time.NewTimer(0) // fires when the next message is due
+	next := time.NewTimer(patience) // fires when the next message is due
 	defer next.Stop()
+	limit := conf.attempts * len(servers)
+	sent := 0
 	var waiting []int     // the numbers of the messages without an outcome, in ascending order
 	var negative *attempt // the answer without records to the earliest message that got one
 	var last error        // the last error, for the case that no server answers
+	send := func() {
+		number := sent
+		sent++
+		waiting = append(waiting, number)
+		running.Go(func() {
+			a, err := c.message(ctx, conf, servers[number%len(servers)], name, kind)
+			select {
+			case outcomes <- attempt{number, a, err}:
+			case <-ctx.Done():
+			}
+		})
+		// The next message is sent after patience, or earlier if this one fails.
+		next.Reset(patience)
+	}
+	send()
 	// Each round either sends a message, or takes an outcome and then decides what follows.
-	for sent := 0; ; {
+	for {
 		select {
 		case <-ctx.Done():
 			return answer{}, context.Cause(ctx)
 		case <-next.C:
 			// After a negative answer nothing more is sent: only the earlier messages can change it.
-			// Each server has been tried as often as allowed.
-			if negative != nil || sent == conf.attempts*len(servers) {
-				continue
+			// Each server is tried only as often as allowed.
+			if negative == nil && sent < limit {
+				send()
 			}
-			number := sent
-			waiting = append(waiting, number)
-			running.Go(func() {
-				a, err := c.message(ctx, conf, servers[number%len(servers)], name, kind)
-				select {
-				case outcomes <- attempt{number, a, err}:
-				case <-ctx.Done():
-				}
-			})
-			sent++
-			// The next message is sent after patience, or earlier if this one fails.
-			next.Reset(patience)
 			continue
 		case o := <-outcomes:
 			waiting = slices.DeleteFunc(waiting, func(n int) bool { return n == o.number })
@@ -108,11 +113,11 @@ func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmess
 		// Deliberately empty: wait for the other messages.
 		case len(waiting) > 0:
 		// Every message has failed.
-		case sent == conf.attempts*len(servers):
+		case sent == limit:
 			return answer{}, last
 		// The message has failed and no other one is waiting, so the next server is asked at once.
 		default:
-			next.Reset(0)
+			send()
 		}
 	}
 }
