@@ -318,13 +318,14 @@ func (b *bench) printGateways(w io.Writer, args string) {
 	for _, protocol := range []string{b.loops[0].protocol, b.loops[2].protocol} {
 		full := loop{protocol, closedLoopRate}
 		fixed := loop{protocol, gatewayRate}
-		fmt.Fprintf(w, "\n%s:\n\n| gateway | requests/s | CPU µs (minimum) | p99 µs | CPU µs at %d/s | p99 µs at %d/s |\n",
+		fmt.Fprintf(w, "\n%s:\n\n| gateway | requests/s | CPU µs (minimum) | p99 µs | memory MiB | CPU µs at %d/s | p99 µs at %d/s |\n",
 			protocol, gatewayRate, gatewayRate)
-		fmt.Fprintln(w, "|---|--:|--:|--:|--:|--:|")
+		fmt.Fprintln(w, "|---|--:|--:|--:|--:|--:|--:|")
 		for _, t := range b.targets {
 			median := func(l loop, f func(sample) float64) float64 { return t.quantile(l, f, 0.5) }
-			fmt.Fprintf(w, "| %s | %.0f | %.1f (%.1f) | %.0f |",
-				t.name, median(full, rate), median(full, cpu), t.quantile(full, cpu, 0), median(full, p99))
+			resident := func(s sample) float64 { return s.resident }
+			fmt.Fprintf(w, "| %s | %.0f | %.1f (%.1f) | %.0f | %.1f |",
+				t.name, median(full, rate), median(full, cpu), t.quantile(full, cpu, 0), median(full, p99), median(full, resident))
 			// A gateway that does not keep up has no meaningful latency at this rate.
 			if reached := median(fixed, rate); reached < 0.9*gatewayRate {
 				fmt.Fprintf(w, " – | only %.0f/s |\n", reached)
