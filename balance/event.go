@@ -137,8 +137,8 @@ func (b *Balancer[Req, Rsp]) noteTarget() {
 	}
 }
 
-// whyDown returns why no endpoint is ready, for TargetDown. It returns nil as long as the target is
-// being resolved for the first time, because that is no failure.
+// whyDown returns why no endpoint is ready, for TargetDown. It returns nil while the resolver has
+// given neither an answer nor an error yet, because waiting is no failure.
 func (b *Balancer[Req, Rsp]) whyDown() error {
 	switch b.state { //nolint:exhaustive // the other states have endpoints
 	case resolve.StatePending:

@@ -102,7 +102,8 @@ func follow(
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		if !until.IsZero() {
-			// Without a deadline, see withoutDeadline. Normally the process ends the stream before.
+			// A timer and not a deadline of ctx, which gRPC would send to the process: see withoutDeadline.
+			// Normally the process ends the stream before.
 			defer time.AfterFunc(time.Until(until.Add(lateEnd)), cancel).Stop()
 		}
 		// open opens one stream to the process. Reconnect calls it again when the stream has ended.
@@ -110,6 +111,7 @@ func follow(
 			return func(yield func(Event, error) bool) {
 				if !until.IsZero() {
 					req = proto.CloneOf(req) // a new stream gets the rest of the time
+					// At least 1 ns, because a duration must be positive.
 					req.Duration = durationpb.New(max(time.Until(until), 1))
 				}
 				containPanics(watchProcess(ctx, p, req))(yield)

@@ -65,7 +65,7 @@ func (d *Decoder) decode(v Value, target reflect.Value, tag reflect.StructTag) {
 	if d.Special != nil && d.Special(v, pointer) {
 		return
 	}
-	if parse := d.parse(pointer); parse != nil {
+	if parse := d.parserOf(pointer); parse != nil {
 		d.Scalar(v, parse)
 		return
 	}
@@ -103,8 +103,8 @@ func (d *Decoder) decode(v Value, target reflect.Value, tag reflect.StructTag) {
 	}
 }
 
-// parse returns the function with which Decoder.Parse parses a value of target's type, or nil.
-func (d *Decoder) parse(target any) func(text string) error {
+// parserOf returns the function with which Decoder.Parse parses a value of target's type, or nil.
+func (d *Decoder) parserOf(target any) func(text string) error {
 	if d.Parse == nil {
 		return nil
 	}
@@ -305,7 +305,7 @@ func (d *Decoder) checkPresence(v Value, p *plan, target reflect.Value) {
 // setDefaults sets target, if it is a struct, to the defaults in its fields' tags.
 func (d *Decoder) setDefaults(target reflect.Value) {
 	// A struct with a syntax of its own has no fields with defaults.
-	if target.Kind() != reflect.Struct || d.parse(target.Addr().Interface()) != nil {
+	if target.Kind() != reflect.Struct || d.parserOf(target.Addr().Interface()) != nil {
 		return
 	}
 	defaults, ok := d.defaults[target.Type()]
@@ -330,7 +330,7 @@ func (d *Decoder) setDefault(f reflect.StructField, target reflect.Value) {
 		return
 	}
 	var err error
-	if parse := d.parse(target.Addr().Interface()); parse != nil {
+	if parse := d.parserOf(target.Addr().Interface()); parse != nil {
 		err = parse(text)
 	} else {
 		err = d.parsePlain(target, f.Tag, text)

@@ -252,8 +252,10 @@ func wakeUpsBounded[Req, Rsp any](e env[Req, Rsp]) {
 	for i := 1; ; i++ {
 		n := min(e.Queue, maxWaiters)
 		switch runs := e.rig().serveWaiters(n); {
-		// So few calls cannot show that the cost of one grows with their number.
-		case runs <= maxRuns*uint64(n), n <= maxRuns:
+		case runs <= maxRuns*uint64(n):
+			return
+		// If each admission woke all n calls, a call would still cost at most maxRuns runs.
+		case n <= maxRuns:
 			return
 		case i == tries:
 			failf("%d waiting calls: goroutines were woken %d times", n, runs)

@@ -37,9 +37,9 @@ const preface = "PRI * HTTP/2.0"
 //
 // HTTP/1 begins with a method, after optional empty lines, followed by a blank. Any other byte in
 // these places ends the detection. A line with a method and a blank is decided by its end: by LF,
-// or by CR, after which no request line goes on. A malformed request line counts as HTTP/1, so
-// that an HTTP server rejects it. If it counted as opaque, a lenient HTTP parser could accept it,
-// with header fields that were not checked.
+// or by CR, after which no request line goes on. A malformed line that a lenient HTTP parser could
+// accept (see isRequestLine) counts as HTTP/1, so that our server rejects it. As opaque bytes, it
+// would reach such a parser with header fields that were not checked.
 func protocolOf(first []byte) (p Protocol, final bool) {
 	if bytes.HasPrefix(first, []byte(preface)) {
 		return HTTP2, true
@@ -62,10 +62,10 @@ func protocolOf(first []byte) (p Protocol, final bool) {
 	}
 	// The request line is complete up to its first line break.
 	end := bytes.IndexAny(line, "\r\n")
-	// A line that does not fit into maxDetect bytes may be a request with a long target.
 	switch {
 	case end >= 0 && isRequestLine(wordsOf(line[:end])):
 		return HTTP1, true
+	// A line that does not fit into maxDetect bytes may be a request with a long target.
 	case end < 0 && full && hasLongTarget(wordsOf(line)):
 		return HTTP1, true
 	}

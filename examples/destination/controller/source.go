@@ -152,6 +152,7 @@ func (c *Controller) forget(key any, objects []Object) {
 // find asks the source for t's entry and the objects it depends on. If err is not nil, the entry
 // must not be used.
 func (c *Controller) find(t target) (*entry, []Object, error) {
+	// v collects mistakes without positions, because the values come from a program and not from a file.
 	v := yamlfile.Program(nil)
 	// The endpoints are needed only for t itself, and not for the targets that its policy names.
 	lookup := func(t target, endpoints bool) (*entry, []Object) {

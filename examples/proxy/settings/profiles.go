@@ -23,7 +23,8 @@ func (c *Control) Policies(conn grpc.ClientConnInterface, workload string, log *
 func (c *Control) Profiles(conn grpc.ClientConnInterface, log *slog.Logger) profiles.Source {
 	names := make([]string, len(c.ProfileSuffixes))
 	for i, suffix := range c.ProfileSuffixes {
-		names[i] = suffix + "." // linkerd.WithSuffixes uses "." for all names, and "" for none
+		// In ProfileSuffixes, "" means all names. WithSuffixes writes that as ".", and permits a final dot elsewhere.
+		names[i] = suffix + "."
 	}
 	return linkerd.New(conn,
 		linkerd.WithSuffixes(names...),

@@ -67,8 +67,8 @@ type DefaultPolicy string
 
 // Deny rejects all clients. All means clients at any address, and Cluster only those in
 // POLICY_CLUSTER_NETWORKS. Authenticated also requires that the client has an identity. Audit
-// permits all clients and logs the decisions. Linkerd requires POLICY_CLUSTER_NETWORKS for Audit
-// too.
+// permits all clients and logs the decisions. It requires POLICY_CLUSTER_NETWORKS too, as
+// in linkerd, although it does not use it.
 const (
 	Deny                   DefaultPolicy = "deny"
 	AllAuthenticated       DefaultPolicy = "all-authenticated"

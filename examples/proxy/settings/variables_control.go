@@ -132,7 +132,7 @@ func policy(s *Settings) []variable {
 		},
 		{
 			name: "INBOUND_PORTS", set: store(&s.Inbound.Ports, parsePorts),
-			help: "port,low-high,... documented by the application; optional",
+			help: "port,low-high,... whose inbound policies are watched from the start; optional",
 		},
 		{
 			name: "INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", set: store(&s.Inbound.OpaquePorts, parsePorts),
