@@ -32,8 +32,8 @@ type picker interface {
 	left(e *endpoint)
 }
 
-// maxExamined is how many endpoints a pick examines at most. A retry visits no more to find one
-// that it has not tried.
+// maxExamined is how many endpoints of one ready set a pick examines at most in one pass. The pass of a
+// retry, which looks for an endpoint that it has not tried, has the same limit.
 const maxExamined = 24
 
 // String returns a short description of the rule.

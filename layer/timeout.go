@@ -43,8 +43,8 @@ func Timeout[Req, Rsp any](limit time.Duration, opts ...Option[Rsp]) Layer[Req, 
 
 // ResponseHeaderTimeout limits the time for which a request waits for its response headers. This
 // includes waiting in queues below. It does not include the upload: while an endpoint of package
-// httplayer waits for a piece of the request body, the limit is stopped. It starts again with the
-// next piece, and when a server that reads slowly accepts bytes. It therefore counts from the end
+// httplayer waits for a piece of the request body, the limit does not run. It starts from zero with
+// each piece, and whenever a server that reads slowly accepts bytes. In effect it counts from the end
 // of the request body, or from the last bytes that the server accepted, as proxy_send_timeout and
 // proxy_read_timeout of nginx do. With [WithUploadTime] it counts from Call.
 //

@@ -148,7 +148,8 @@ func (s *faultService[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error)
 	return s.Service.Call(ctx, req)
 }
 
-// inject sends req through the fault f, and converts its errors.
+// inject sends req through the fault f. If f has a status, inject returns the fault's response in place
+// of errFault. If ctx ends during the injected delay, it returns an Error of the layer fault.
 func (s *faultService[Req, Rsp]) inject(ctx context.Context, f *faultShare[Req, Rsp], req Req) (Rsp, error) {
 	// A fault without a response is explained before the delay; one with a response only if it is injected.
 	if f.Status == 0 && ctx.Err() == nil && time.Now().Before(f.ends) {

@@ -85,9 +85,9 @@ func (r *Registry) shownValue(name, value string) string {
 }
 
 // mask returns the function that hides the secret parts of a value in the header field with the given
-// name: all of it in a field such as X-Api-Key, queries in a field with URIs such as Location, and
-// otherwise the values in pairs such as token=a. It returns nil for a name that was passed to
-// WithRevealed, because then nothing is hidden.
+// name: all of it in a field such as X-Api-Key, queries in a field with URIs such as Location, the user
+// in Host and :authority even if they are revealed, and otherwise the values in pairs such as token=a.
+// It returns nil for any other name that was passed to WithRevealed, because then nothing is hidden.
 func (r *Registry) mask(name string) func(string) string {
 	lower := strings.ToLower(name)
 	_, set := r.secrets[lower]

@@ -187,7 +187,7 @@ func (o *options) serveCluster(ctx context.Context, stdout io.Writer, log *slog.
 	// loaded is closed when the first anchors and issuer have been read.
 	loaded := make(chan struct{})
 	first := sync.OnceFunc(func() { close(loaded) })
-	// Replace is called for each new version of the files, of which the first one counts.
+	// Replace is called for each new version of the files. The first valid one closes loaded.
 	source := kube.Source{Client: client, Namespace: o.namespace, Dir: o.dir, Log: log, Replace: func(anchors, cert, key []byte) error {
 		err := authority.Replace(anchors, cert, key)
 		if err == nil {

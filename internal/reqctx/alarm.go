@@ -36,6 +36,7 @@ type alarm struct {
 
 // newAlarm returns an alarm for c, which is a free one if c belongs to a connection that has one.
 func newAlarm(c *Context) *alarm {
+	// Above the outermost Context is that of the connection, if Detach made it. Otherwise owner is nil.
 	nearest, foreign := find(c.parent)
 	for nearest != nil {
 		nearest, foreign = find(nearest.parent)

@@ -159,6 +159,7 @@ func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) 
 
 // terminate does the TLS handshake and passes the decrypted connection to Terminate.
 func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (ByteCount, error) {
+	// Without a server, serveNext resets the connection.
 	if d.servers.Terminate == nil {
 		return serveNext(ctx, "tls", nil, conn, conn)
 	}

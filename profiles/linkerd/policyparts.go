@@ -186,8 +186,9 @@ type weightedBackend[B any] interface {
 	GetWeight() uint32
 }
 
-// backendsOf returns a rule's backends, with their filters converted by convert. The rule uses
-// the first available backend in the list first, or one in the list random, selected by weight.
+// backendsOf returns a rule's backends, with their filters converted by convert. If the list first is
+// not empty, the rule uses the first available backend in it, and otherwise a random one of the list
+// random by weight.
 // isSet is false if the rule specifies neither. Without backends, the result is empty but not
 // nil.
 func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](

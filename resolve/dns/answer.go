@@ -254,8 +254,8 @@ type section struct {
 	skip   func() error
 }
 
-// records returns the section's records that this package uses. An error ends the section: the records
-// before it are returned too.
+// records returns the section's records that this package uses. A record that can be neither read nor
+// skipped ends the section: its error is returned with the records before it.
 func (s section) records() ([]dnsmessage.Resource, error) {
 	var list []dnsmessage.Resource
 	for {
@@ -265,7 +265,8 @@ func (s section) records() ([]dnsmessage.Resource, error) {
 		case errors.Is(err, dnsmessage.ErrSectionDone):
 			return list, nil
 		case err != nil || !isRead(h.Type):
-			// A name that cannot be parsed is not the name in question.
+			// Other types are skipped, and so is a record with a name that cannot be parsed, because that is not the
+			// name in question.
 			if err := s.skip(); err != nil {
 				return list, err
 			}

@@ -267,7 +267,8 @@ type limitYAML struct {
 	Rate uint32 `yaml:"requestsPerSecond" is:"required" min:"1"`
 }
 
-// overrideYAML replaces the limit of each client for some clients, by service account or by identity.
+// overrideYAML is a limit for the clients with these service accounts or identities. It replaces the
+// limit of each client for them.
 type overrideYAML struct {
 	limitYAML
 

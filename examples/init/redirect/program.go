@@ -66,8 +66,8 @@ type Program struct {
 	Log *slog.Logger
 	Out io.Writer // receives the commands if Simulate is set
 
-	// LookPath finds a program, and Run runs a command and returns its output. They work like
-	// exec.LookPath and Cmd.Output.
+	// LookPath finds a program, as exec.LookPath does. Run runs a command and returns its standard output,
+	// or its standard error if it fails.
 	LookPath func(name string) (string, error)
 	Run      func(ctx context.Context, argv []string) ([]byte, error)
 }

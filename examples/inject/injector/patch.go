@@ -69,11 +69,11 @@ func Enabled(raw []byte, namespace map[string]string) bool {
 	return mode != "" && mode != "disabled"
 }
 
-// OpaquePortsPatch returns a JSON Patch that sets the annotation opaque-ports on the object in raw, a
-// Service or a Pod without a proxy in JSON, because controllers read only the object's annotation.
-// The value comes from its namespace, whose annotations are in namespace. Without one, it lists those
-// of the object's ports that are in c.OpaquePorts. OpaquePortsPatch returns nil if the object carries
-// the annotation, or if none of its ports is opaque.
+// OpaquePortsPatch returns a JSON Patch that sets the annotation opaque-ports on an object, because
+// controllers do not read the annotation of its namespace. raw is the object in JSON: a Service, or a
+// Pod without a proxy. namespace contains the annotations of its namespace. If opaque-ports is among
+// them, the value is the same. Otherwise it lists the object's ports that are in c.OpaquePorts. The
+// result is nil if the object has the annotation already, or if there is no value.
 func (c Config) OpaquePortsPatch(raw []byte, namespace map[string]string) ([]byte, error) {
 	var object struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`

@@ -151,7 +151,8 @@ type transition struct {
 	now        string
 }
 
-// merge returns current with the conditions in updated, which replace those of the same type.
+// merge returns current with the conditions in updated, which replace those of the same type. It removes
+// a condition PartiallyInvalid that is not in updated.
 func (t transition) merge(current, updated []Condition) []Condition {
 	merged := slices.Clone(current)
 	for _, c := range updated {
@@ -168,7 +169,8 @@ func (t transition) merge(current, updated []Condition) []Condition {
 		}
 		merged[index] = c
 	}
-	return slices.DeleteFunc(merged, func(c Condition) bool { // left over from earlier rules
+	// This condition exists only while some rules are invalid, and they are no longer.
+	return slices.DeleteFunc(merged, func(c Condition) bool {
 		return c.Type == "PartiallyInvalid" && !slices.ContainsFunc(updated, func(a Condition) bool { return a.Type == c.Type })
 	})
 }

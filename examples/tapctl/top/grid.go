@@ -18,8 +18,8 @@ type grid struct {
 type gridColumn struct {
 	title string
 	right bool // the cells are aligned on the right
-	width int  // minimum width
-	least int  // if not 0, the column may shrink to this width
+	width int  // least width, even if all cells are shorter
+	least int  // if not 0, the column may become narrower than its cells, but not than least or width
 	mark  rune // shown after the title, unless it is 0
 }
 

@@ -20,10 +20,11 @@ type Files struct {
 	Key     string // the key of Cert; "" if it is in the same file
 }
 
-// Server specifies the names that the server must prove by its certificate.
+// Server specifies what the server must prove by its certificate: Identity, or Name if Identity is
+// empty.
 type Server struct {
 	Name     string // TLS server name (SNI): a DNS name, or an IP address, which is not sent
-	Identity string // required identity: DNS-like, or a SPIFFE ID; "" means to prove Name
+	Identity string // required identity: DNS-like, or a SPIFFE ID; or ""
 }
 
 // proof holds what is in the Files, read for one connection.
