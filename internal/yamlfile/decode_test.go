@@ -66,7 +66,7 @@ func TestDecoder(t *testing.T) {
 	}
 }
 
-// A key that occurs twice is a mistake in small and in large mappings, which are compared in different ways.
+// A key that occurs twice is a mistake in small and in large mappings.
 func TestDuplicateKeys(t *testing.T) {
 	for _, size := range []int{1, 15, 16, 17, 100} {
 		var text strings.Builder

@@ -178,7 +178,7 @@ func (v Value) Each(f func(key, item Value)) {
 	if !v.Is(yaml.MappingNode, "a mapping") {
 		return
 	}
-	first := firstLines{mapping: v.Node}
+	lines := make(map[string]int) // the line in which each key came first
 	for i := 0; i+1 < len(v.Node.Content); i += 2 {
 		key := Value{v.File, v.Node.Content[i], v.Path}
 		name, ok := key.Text()
@@ -188,41 +188,13 @@ func (v Value) Each(f func(key, item Value)) {
 		item := v.child(name, v.Node.Content[i+1])
 		// Mistakes of the key are reported with the path of the field.
 		key.Path = item.Path
-		if line, twice := first.add(i, name); twice {
+		if line, twice := lines[name]; twice {
 			key.hidden(key.Path).Failf("given twice, first in %s: take one out", v.lineName(line, key.Node.Line))
 			continue
 		}
+		lines[name] = key.Node.Line
 		f(key, item)
 	}
-}
-
-// firstLines finds the keys of a mapping that occur twice. It remembers the line in which each key
-// came first, for the message.
-type firstLines struct {
-	mapping *yaml.Node
-	lines   map[string]int // nil for a small mapping, whose keys are compared one by one
-}
-
-// add returns the line of the first key with the given name, if there is one before key i.
-func (f *firstLines) add(i int, name string) (line int, twice bool) {
-	// With few keys, comparing them is faster than making a map.
-	const small = 16
-	if len(f.mapping.Content) > 2*small {
-		if f.lines == nil {
-			f.lines = make(map[string]int, len(f.mapping.Content)/2)
-		}
-		if line, twice = f.lines[name]; !twice {
-			f.lines[name] = f.mapping.Content[i].Line
-		}
-		return line, twice
-	}
-	for j := 0; j < i; j += 2 {
-		key := f.mapping.Content[j]
-		if key.Value == name && key.Kind == yaml.ScalarNode && key.Style&yaml.TaggedStyle == 0 && !IsNull(key) {
-			return key.Line, true
-		}
-	}
-	return 0, false
 }
 
 // child returns n, which is the value of v's field with the given name, as a Value with its path.
