@@ -12,9 +12,8 @@ import (
 )
 
 // Option sets a property that several layers of this package share. Pass options to [NewStack],
-// for all layers of a stack, or to a single layer's constructor. A [Stack] also has the methods
-// WithTarget and WithMetrics, which need no type arguments. All packages of this module ignore a nil
-// option.
+// for all layers of a stack, or to the constructor of a layer or service that is not in a stack, such as
+// [NewCache]. All packages of this module ignore a nil option.
 type Option[Rsp any] func(*options[Rsp])
 
 // options is what the [Option] values of a layer set.
@@ -71,13 +70,16 @@ func WithCompletion[Rsp any](c Completion[Rsp]) Option[Rsp] {
 	return func(o *options[Rsp]) { o.complete = c }
 }
 
-// WithTarget sets the name of a stack's target. Layers show it in errors and descriptions.
+// WithTarget sets the name of the target, which layers show in errors and descriptions. It is for
+// constructors that are called without a stack, such as [Reconnect]. In a stack, [Stack.WithTarget] does
+// the same and needs no type argument.
 func WithTarget[Rsp any](target string) Option[Rsp] {
 	return func(o *options[Rsp]) { o.target = target }
 }
 
-// WithMetrics sets the instruments in which layers record their measurements, see
-// [Instruments].
+// WithMetrics sets the instruments in which layers record their measurements, see [Instruments]. It is for
+// constructors that are called without a stack. In a stack, [Stack.WithMetrics] does the same and needs no
+// type argument.
 func WithMetrics[Rsp any](i Instruments) Option[Rsp] {
 	return func(o *options[Rsp]) { o.instruments = i }
 }

@@ -26,15 +26,15 @@ func NewStack[Req, Rsp any](opts ...Option[Rsp]) Stack[Req, Rsp] {
 	return Stack[Req, Rsp]{opts: opts}
 }
 
-// WithTarget returns a stack in which layers that are added later show the name target, as with the option
-// [WithTarget].
+// WithTarget returns a stack in which layers that are added later show the name target in errors and
+// descriptions. A stack needs no option [WithTarget].
 func (s Stack[Req, Rsp]) WithTarget(target string) Stack[Req, Rsp] {
 	s.opts = append(slices.Clip(s.opts), WithTarget[Rsp](target))
 	return s
 }
 
-// WithMetrics returns a stack in which layers that are added later record their measurements in i, as with
-// the option [WithMetrics]. The method Metrics adds a layer instead, which measures all requests.
+// WithMetrics returns a stack in which layers that are added later record their measurements in i. A stack
+// needs no option [WithMetrics]. The method Metrics adds a layer instead, which measures all requests.
 func (s Stack[Req, Rsp]) WithMetrics(i Instruments) Stack[Req, Rsp] {
 	s.opts = append(slices.Clip(s.opts), WithMetrics[Rsp](i))
 	return s
