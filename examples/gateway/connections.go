@@ -52,13 +52,10 @@ func newConnections(r prometheus.Registerer) connections {
 // have been deleted, and x is counted under [removedRoute].
 func (c connections) count(x *tcpConnection, current *generation) {
 	// A rejected connection has no route.
-	route := ""
-	if x.decision.route != nil {
-		// removedRoute keeps the number of series limited, whatever routes existed before.
+	route := string(x.decision.route)
+	// removedRoute keeps the number of series limited, whatever routes existed before.
+	if route != "" && !slices.ContainsFunc(current.TCPRoutes, func(r config.TCPRoute) bool { return r.Name == x.decision.route }) {
 		route = removedRoute
-		if slices.ContainsFunc(current.TCPRoutes, func(r config.TCPRoute) bool { return r.Name == x.decision.route.Name }) {
-			route = string(x.decision.route.Name)
-		}
 	}
 	c.ended.WithLabelValues(x.listener, route, x.errorKind()).Inc()
 	c.bytes.WithLabelValues(x.listener, route, "from_client").Add(float64(x.bytes.Sent))

@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
@@ -30,6 +32,7 @@ import (
 	"github.com/gotower/gotower/examples/gateway/internal/certtest"
 	"github.com/gotower/gotower/internal/freeport"
 	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
 )
 
 // The configuration changes under load: services, routes, and settings of the listener. No
@@ -616,6 +619,45 @@ routes:
 		assert.Equal(t, c.secure, strings.Contains(p.get(t, "GET", "/", forwarded).Header.Get("Set-Cookie"), "Secure"))
 		assert.Equal(t, c.secure, strings.HasPrefix(p.get(t, "GET", "/old", forwarded).Header.Get("Location"), "https://"))
 	}
+}
+
+// What a reload keeps does not keep the rest of an old configuration in memory: a route, a service, and an
+// open TCP connection.
+func TestReloadFreesOldConfiguration(t *testing.T) {
+	t.Parallel()
+	parse := func(maxRequests int) *config.Config {
+		c, err := config.Parse("gateway.yaml", fmt.Appendf(nil, `
+listeners: [{name: http, address: "127.0.0.1:0"}, {name: tcp, protocol: TCP, address: "127.0.0.1:0"}]
+admin: {address: "127.0.0.1:0", tap: "off"}
+services: [{name: a, static: {addresses: ["127.0.0.1:1"]}}]
+routes:
+- {name: same, matches: [{path: {prefix: /same}}], backendRefs: [{name: a}]}
+- {name: other, maxRequests: %d, backendRefs: [{name: a}]}
+tcpRoutes: [{name: lines, backendRefs: [{name: a}]}]
+`, maxRequests))
+		require.NoError(t, err)
+		return c
+	}
+	g, err := newGateway(t.Context(), parse(1), nil, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	first := g.current.Load()
+	generations := weak.Make(first)
+	routes := weak.Make(&first.Routes[0])
+	services := weak.Make(&first.Services[0])
+	route := first.routes["same"]
+
+	connection := new(tcpConnection)
+	server := &tcpRoutes{tcpBackends{g}, g, "tcp"}
+	_, err = server.Call(context.WithValue(t.Context(), tcpConnectionKey{}, connection), tcplayer.Request{})
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+
+	require.NoError(t, g.load(t.Context(), parse(2)))
+	require.Same(t, route, g.current.Load().routes["same"])
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return generations.Value() == nil && routes.Value() == nil && services.Value() == nil
+	}, time.Minute, 10*time.Millisecond)
+	require.EqualValues(t, "lines", connection.decision.route)
 }
 
 // Errors have problem details.

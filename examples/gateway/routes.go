@@ -28,8 +28,10 @@ type route struct {
 
 // routeOf returns the route c. services has those to which it refers.
 func routeOf(c *config.Route, services map[config.Name]*upstream) *route {
+	// Later configurations may keep the route, and must not keep all routes of this one with it.
+	clone := *c
 	names := c.Services()
-	r := &route{Route: c, services: make([]*upstream, 0, len(names))}
+	r := &route{Route: &clone, services: make([]*upstream, 0, len(names))}
 	for _, name := range names {
 		r.services = append(r.services, services[name])
 	}

@@ -38,9 +38,11 @@ type upstream struct {
 	health   *serviceHealth // nil if the service has no endpoints
 }
 
-// newUpstream returns a new service with the settings in c.
+// newUpstream returns a new service with the settings in c. It holds a copy of c, because later
+// configurations may keep the service, and must not keep all services of this one with it.
 func newUpstream(c *config.Service, log *slog.Logger) *upstream {
-	s := &upstream{settings: setting.New(c)}
+	clone := *c
+	s := &upstream{settings: setting.New(&clone)}
 	if c.DirectResponse == nil {
 		s.health = newHealth(string(c.Name), log)
 	}
@@ -55,10 +57,11 @@ func (s *upstream) keeps(c *config.Service) bool {
 	return s != nil && s.settings.Get().Version() == c.Version()
 }
 
-// update gives s the settings in c.
+// update gives s a copy of the settings in c.
 func (s *upstream) update(c *config.Service) {
 	if s.settings.Get().Settings() != c.Settings() {
-		s.settings.Set(c)
+		clone := *c
+		s.settings.Set(&clone)
 	}
 }
 

@@ -75,11 +75,12 @@ func (l *tcpListener) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCou
 	return x.bytes, err
 }
 
-// tcpDecision is a connection's route, or the error that rejects it.
+// tcpDecision is the name of a connection's route and the service that gets the connection, or the error
+// that rejects it. It does not refer to the configuration, which a long connection would keep in memory.
 type tcpDecision struct {
-	config *generation
-	route  *config.TCPRoute
-	err    error
+	route   config.Name
+	service *upstream
+	err     error
 }
 
 // tcpRoutes connects to the services behind a listener's TCP routes.
@@ -90,17 +91,17 @@ type tcpRoutes struct {
 	listener config.Name
 }
 
-// Call stores in the client's tcpConnection the decision for the connection, which is the first route that
-// matches, or a rejection if none does. The service below connects to a service of that route, or returns
+// Call stores in the client's tcpConnection the decision for the connection: the first route that matches and
+// one of its services, or a rejection if no route does. The service below connects to that service, or returns
 // the rejection.
 func (r *tcpRoutes) Call(ctx context.Context, req tcplayer.Request) (net.Conn, error) {
 	x, _ := ctx.Value(tcpConnectionKey{}).(*tcpConnection)
 	x.serverName = req.ServerName
 	c := r.g.current.Load()
-	x.decision = tcpDecision{config: c, err: &layer.Error{Layer: "gateway", Target: req.ServerName, Kind: layer.ErrNoRoute}}
+	x.decision = tcpDecision{err: &layer.Error{Layer: "gateway", Target: req.ServerName, Kind: layer.ErrNoRoute}}
 	for i := range c.TCPRoutes {
 		if route := &c.TCPRoutes[i]; route.Matches(r.listener, config.Hostname(strings.ToLower(req.ServerName))) {
-			x.decision = tcpDecision{config: c, route: route}
+			x.decision = tcpDecision{route: route.Name, service: c.services[choose(route.BackendRefs)]}
 			ctx = layer.WithRoute(ctx, route.ProfileRoute())
 			break
 		}
@@ -108,19 +109,8 @@ func (r *tcpRoutes) Call(ctx context.Context, req tcplayer.Request) (net.Conn, e
 	return r.Service.Call(ctx, req)
 }
 
-// tcpBackends connects to the services behind a connection's route.
-type tcpBackends struct{ g *gateway }
-
-func (tcpBackends) Ready(context.Context) error { return nil } // Call selects the service
-
-// Call connects to one of the route's services, which it selects by weight. A service that rejects the
-// connection keeps its share, as for HTTP.
-func (b tcpBackends) Call(ctx context.Context, req tcplayer.Request) (net.Conn, error) {
-	x, _ := ctx.Value(tcpConnectionKey{}).(*tcpConnection)
-	if x.decision.err != nil {
-		return nil, x.decision.err
-	}
-	refs := x.decision.route.BackendRefs
+// choose selects one of refs by weight.
+func choose(refs []config.BackendRef) config.Name {
 	total := 0
 	for _, share := range refs {
 		total += share.Weight
@@ -130,7 +120,21 @@ func (b tcpBackends) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 	for ; n >= refs[choice].Weight; choice++ {
 		n -= refs[choice].Weight
 	}
-	return b.g.tcp.Service(x.decision.config.services[refs[choice].Name]).Call(ctx, req)
+	return refs[choice].Name
+}
+
+// tcpBackends connects to the service that was chosen for a connection.
+type tcpBackends struct{ g *gateway }
+
+func (tcpBackends) Ready(context.Context) error { return nil } // the connection decides about the service
+
+// Call connects to the service. One that rejects the connection keeps its share, as for HTTP.
+func (b tcpBackends) Call(ctx context.Context, req tcplayer.Request) (net.Conn, error) {
+	x, _ := ctx.Value(tcpConnectionKey{}).(*tcpConnection)
+	if x.decision.err != nil {
+		return nil, x.decision.err
+	}
+	return b.g.tcp.Service(x.decision.service).Call(ctx, req)
 }
 
 // newTCPService returns the service that connects to the endpoints of s, as newService does for requests. If all
