@@ -15,6 +15,7 @@ import (
 
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/internal/authority"
+	"github.com/gotower/gotower/internal/grpcunary"
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
@@ -68,9 +69,10 @@ func CheckRequest(c HTTPCheck) HealthCheck {
 		if header == nil {
 			header = make(http.Header)
 		}
-		rsp, err := send(ctx, svc, &http.Request{
+		req := &http.Request{
 			Method: cmp.Or(c.Method, http.MethodGet), URL: &target, Host: target.Host, Header: header, ProtoMajor: 1, ProtoMinor: 1,
-		})
+		}
+		rsp, err := httplayer.RoundTripper(svc).RoundTrip(req.WithContext(ctx))
 		if err != nil {
 			return err
 		}
@@ -95,34 +97,13 @@ func CheckGRPC(service string) HealthCheck {
 		message = binary.AppendUvarint([]byte{0x0a}, uint64(len(service)))
 		message = append(message, service...)
 	}
-	// The prefix of each gRPC message: a byte 0 for "not compressed", and the length.
-	frame := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	return func(ctx context.Context, t discover.Target, svc httplayer.Service) error {
-		host := authority.Domain(t.Name)
-		req := &http.Request{
-			Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: host, Path: "/grpc.health.v1.Health/Check"}, Host: host,
-			Header: http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}}, ProtoMajor: 2,
-			Body: io.NopCloser(strings.NewReader(string(frame))), ContentLength: int64(len(frame)),
-		}
-		rsp, err := send(ctx, svc, req)
+		answer, err := grpcunary.Call(ctx, httplayer.RoundTripper(svc), authority.Domain(t.Name), "/grpc.health.v1.Health/Check", message)
 		if err != nil {
 			return err
-		}
-		defer rsp.Body.Close()
-		answer, err := io.ReadAll(io.LimitReader(rsp.Body, drainLimit))
-		if err != nil {
-			return err
-		}
-		// A response without a message has its status in the header.
-		status := rsp.Trailer.Get("Grpc-Status")
-		if status == "" {
-			status = rsp.Header.Get("Grpc-Status")
 		}
 		// HealthCheckResponse consists of one field, the status, with the number 1. 1 is SERVING.
-		switch {
-		case status != "0":
-			return fmt.Errorf("grpc-status %q, HTTP status %d", status, rsp.StatusCode)
-		case string(answer) != "\x00\x00\x00\x00\x02\x08\x01":
+		if string(answer) != "\x08\x01" {
 			return fmt.Errorf("the answer is % x, must be SERVING", answer)
 		}
 		return nil
@@ -139,10 +120,4 @@ func CheckTCP() HealthCheck {
 		}
 		return conn.Close()
 	}
-}
-
-// send sends the request of a check to svc as an http.Client would: it closes the request body even if
-// svc rejects the request.
-func send(ctx context.Context, svc httplayer.Service, req *http.Request) (*http.Response, error) {
-	return httplayer.RoundTripper(svc).RoundTrip(req.WithContext(ctx))
 }

@@ -1,17 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/maphash"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/gotower/gotower/examples/gateway/config"
+	"github.com/gotower/gotower/internal/grpcunary"
 	"github.com/gotower/gotower/internal/lograte"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
@@ -274,11 +270,7 @@ func additions(list []*corev3.HeaderValue) (fields layer.HeaderMutation) {
 	return fields
 }
 
-// maxLimitAnswer bounds the memory for an answer from the counting service.
-const maxLimitAnswer = 1 << 20
-
-// ask calls the counting service's method ShouldRateLimit. It writes the gRPC frames itself, so
-// that the call can use the gateway's own balanced services.
+// ask calls the method ShouldRateLimit of the counting service, through the gateway's own balanced services.
 func (s *limitService) ask(ctx context.Context, question *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout.D())
 	defer cancel()
@@ -286,42 +278,11 @@ func (s *limitService) ask(ctx context.Context, question *ratelimitv3.RateLimitR
 	if err != nil {
 		return nil, err
 	}
-	// A gRPC frame begins with 0 for no compression, and the length of the message in four bytes.
-	frame := slices.Concat(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message)
-	url := "http://" + string(s.BackendRef.Name) + ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(frame)) //nolint:gosec // the name selects no endpoint
+	data, err := grpcunary.Call(
+		ctx, s.counter, string(s.BackendRef.Name), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, message)
 	if err != nil {
 		return nil, err
-	}
-	// Together with the headers below, this makes the request a gRPC call.
-	req.ProtoMajor = 2
-	req.ProtoMinor = 0
-	req.Header = http.Header{
-		"Content-Type": {"application/grpc"}, "Te": {"trailers"},
-		// The unit of Grpc-Timeout is m for milliseconds.
-		"Grpc-Timeout": {strconv.FormatInt(max(1, s.Timeout.D().Milliseconds()), 10) + "m"},
-	}
-	rsp, err := s.counter.RoundTrip(req)
-	if err != nil {
-		return nil, err
-	}
-	defer rsp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(rsp.Body, maxLimitAnswer))
-	if err != nil {
-		return nil, err
-	}
-	// A call that fails immediately has its status in the headers instead of trailers.
-	header := rsp.Trailer
-	if header.Get("Grpc-Status") == "" {
-		header = rsp.Header
-	}
-	if code := header.Get("Grpc-Status"); code != "0" {
-		return nil, fmt.Errorf("status %d, grpc-status %q: %s", rsp.StatusCode, code, header.Get("Grpc-Message"))
-	}
-	// 5 is the length of the frame's header.
-	if len(data) < 5 || data[0] != 0 || int(binary.BigEndian.Uint32(data[1:])) != len(data)-5 {
-		return nil, errors.New("the answer is not one uncompressed message")
 	}
 	answer := new(ratelimitv3.RateLimitResponse)
-	return answer, proto.Unmarshal(data[5:], answer)
+	return answer, proto.Unmarshal(data, answer)
 }

@@ -89,7 +89,7 @@ func breach(pkg, imported string) string {
 		"layer/grpclayer": {"layer", "resolve", "discover", "balance", "internal"},
 	}
 	confined := map[string][]string{ // an import, and the folders that may use it; the longest matching import applies
-		"net/http":                                 {"layer/httplayer", "internal/exchangetest", "internal/restarttest", "httpclient", "tap/view", "examples"},
+		"net/http":                                 {"layer/httplayer", "internal/exchangetest", "internal/grpcunary", "internal/restarttest", "httpclient", "tap/view", "examples"},
 		module + "/layer/httplayer":                {"layer", "httpclient", "tap/view", "examples"}, // imports net/http
 		module + "/layer/grpclayer":                {"examples"},                                    // see allowedImports
 		"github.com/stretchr/testify":              {"*test"},
@@ -169,9 +169,9 @@ func TestLayeringRejects(t *testing.T) {
 		{"balance", "examples/demo", "balance may import only balance, layer, resolve, discover, internal"},
 		{"", "layer", "a folder without an entry must not import packages of this module"},
 		{"newcomer", "layer", "a folder without an entry must not import packages of this module"},
-		{"layer", "net/http", "net/http may be imported only in layer/httplayer, internal/exchangetest, internal/restarttest, httpclient, tap/view, examples"},
-		{"layer/httplayerx", "net/http", "net/http may be imported only in layer/httplayer, internal/exchangetest, internal/restarttest, httpclient, tap/view, examples"},
-		{"tap", "net/http/httptest", "net/http may be imported only in layer/httplayer, internal/exchangetest, internal/restarttest, httpclient, tap/view, examples"},
+		{"layer", "net/http", "net/http may be imported only in layer/httplayer, internal/exchangetest, internal/grpcunary, internal/restarttest, httpclient, tap/view, examples"},
+		{"layer/httplayerx", "net/http", "net/http may be imported only in layer/httplayer, internal/exchangetest, internal/grpcunary, internal/restarttest, httpclient, tap/view, examples"},
+		{"tap", "net/http/httptest", "net/http may be imported only in layer/httplayer, internal/exchangetest, internal/grpcunary, internal/restarttest, httpclient, tap/view, examples"},
 		{"balance", "layer/httplayer", module + "/layer/httplayer may be imported only in layer, httpclient, tap/view, examples"},
 		{"layer", "github.com/stretchr/testify/assert", "github.com/stretchr/testify may be imported only in *test"},
 		{"balance", "layer/grpclayer", module + "/layer/grpclayer may be imported only in examples"},
