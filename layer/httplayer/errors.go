@@ -276,10 +276,10 @@ func WithErrorHandler(f ErrorHandler) HandlerOption {
 // body. Otherwise it writes problem details (RFC 9457) with the media type
 // application/problem+json:
 //
-//	{"type":"about:blank","title":"Service Unavailable","status":503}
+//	{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"rejected by breaker"}
 //
-// A StatusError's Detail is added as the member detail. The text of err is not sent, because it
-// contains endpoint addresses.
+// The member detail is a StatusError's Detail. For any other error with the status 503, it names the layer that
+// rejected the request. The text of err is not sent, because it contains endpoint addresses.
 func Problem(w http.ResponseWriter, _ *http.Request, err error) {
 	status, _ := StatusFromError(err)
 	problem := struct {
@@ -287,16 +287,33 @@ func Problem(w http.ResponseWriter, _ *http.Request, err error) {
 		Title  string `json:"title"`
 		Status int    `json:"status"`
 		Detail string `json:"detail,omitempty"`
-	}{"about:blank", http.StatusText(status), status, ""}
-	if chosen, ok := errors.AsType[*StatusError](err); ok {
-		if chosen.Body != nil {
-			_, _ = w.Write(chosen.Body)
-			return
-		}
-		problem.Detail = chosen.Detail
+	}{"about:blank", http.StatusText(status), status, detail(err)}
+	if chosen, ok := errors.AsType[*StatusError](err); ok && chosen.Body != nil {
+		_, _ = w.Write(chosen.Body)
+		return
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	_ = json.NewEncoder(w).Encode(problem) //nolint:errchkjson // w is in memory
+}
+
+// detail returns the sentence about err that a client gets: a StatusError's Detail, or for a rejection with
+// the status 503 the name of the outermost layer that rejected the request. It returns "" for other errors.
+func detail(err error) string {
+	if chosen, ok := errors.AsType[*StatusError](err); ok {
+		return chosen.Detail
+	}
+	if status, _ := StatusFromError(err); status != http.StatusServiceUnavailable {
+		return ""
+	}
+	// A layer that only adds something to the error, such as Retry, sets no Kind.
+	rejection, ok := errors.AsType[*layer.Error](err)
+	for ok && rejection.Kind == nil {
+		rejection, ok = errors.AsType[*layer.Error](rejection.Err)
+	}
+	if !ok {
+		return ""
+	}
+	return "rejected by " + rejection.Layer
 }
 
 // describeError lets the ErrorHandler complete rsp, the error response to r for err. The ErrorHandler

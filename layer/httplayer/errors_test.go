@@ -145,7 +145,7 @@ func TestHandlerErrors(t *testing.T) {
 				if !two {
 					assert.Equal(t, tt.closes, rsp.Close)
 				}
-				assert.Contains(t, read(t, rsp), fmt.Sprintf(`"status":%d}`, tt.status))
+				assert.Contains(t, read(t, rsp), fmt.Sprintf(`"status":%d`, tt.status))
 			}
 		})
 	}
@@ -426,7 +426,15 @@ func TestProblem(t *testing.T) {
 	}{
 		"rejection": {
 			&layer.Error{Layer: "limit", Endpoint: "10.0.0.1:80", Kind: layer.ErrNotReady}, http.StatusServiceUnavailable,
-			"application/problem+json", `{"type":"about:blank","title":"Service Unavailable","status":503}` + "\n",
+			"application/problem+json", `{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"rejected by limit"}` + "\n",
+		},
+		"rejection on a retry": {
+			&layer.Error{Layer: "retry", Err: &layer.Error{Layer: "breaker", Kind: layer.ErrNotReady}}, http.StatusServiceUnavailable,
+			"application/problem+json", `{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"rejected by breaker"}` + "\n",
+		},
+		"failure": {
+			&layer.Error{Layer: "retry", Err: errors.New("10.0.0.1:80 is odd")}, http.StatusInternalServerError,
+			"application/problem+json", `{"type":"about:blank","title":"Internal Server Error","status":500}` + "\n",
 		},
 		"detail": {
 			unauthorized, http.StatusUnauthorized,

@@ -32,7 +32,7 @@ import (
 // [WithErrorHandler]. The response does not contain the error text, because that names endpoint
 // addresses; see [WithErrorHeaders]. A rejection with a retry-after time adds Retry-After, or
 // grpc-retry-pushback-ms for gRPC. A gRPC request receives a gRPC status, in the trailers if the response
-// body fails. Its message is a [StatusError]'s Detail or the text for the HTTP status. If the endpoint
+// body fails. Its message is the detail of [Problem] or the text for the HTTP status. If the endpoint
 // resets a stream, the response is 502 or is aborted.
 //
 // A Handler is safe for concurrent use, and is a [layer.Describer]. A nil svc panics.
@@ -345,10 +345,7 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 		h.describeError(rsp, r, err)
 		return rsp
 	}
-	message := http.StatusText(status)
-	if chosen, ok := errors.AsType[*StatusError](err); ok && chosen.Detail != "" {
-		message = chosen.Detail
-	}
+	message := cmp.Or(detail(err), http.StatusText(status))
 	if h.informs() {
 		message = err.Error()
 	}

@@ -194,7 +194,7 @@ func TestMiddlewareRejects(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 503, second.StatusCode)
 		assert.Contains(t, second.Header.Get("L5d-Proxy-Error"), "1 of 1 in flight")
-		assert.JSONEq(t, `{"type":"about:blank","title":"Service Unavailable","status":503}`, read(t, second))
+		assert.JSONEq(t, `{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"rejected by limit"}`, read(t, second))
 		letGo <- struct{}{}
 		read(t, first)
 	})
