@@ -31,7 +31,8 @@ type queue struct {
 
 // WithWaitForReady lets requests wait in the queue also while every endpoint has failed, for example
 // while the only server restarts. By default such a request fails at once, as with net/http: see
-// FailFast in [balance.Config].
+// FailFast in [balance.Config]. Unlike net/http, it does not connect itself: an attempt follows after a
+// backoff of at most 1 s, so that requests may fail for that long after the server is back.
 func WithWaitForReady() Option { return func(o *options) { o.waitForReady = true } }
 
 // WithHedge sends a copy of an idempotent request to another endpoint if the first takes longer than

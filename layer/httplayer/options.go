@@ -128,6 +128,10 @@ func WithConnectTimeout(d time.Duration) EndpointOption {
 // WithBackoff sets the backoff between attempts to connect to an address that cannot be reached.
 // The default is 100 ms to 1 s with a jitter of 10 %. If b is not zero, a Min or Max of 0 is
 // taken from [layer.DefaultBackoff], and a Jitter of 0 means no jitter. Invalid values panic.
+//
+// A request during the backoff makes no attempt of its own, as in linkerd's proxy and in grpc-go, whose
+// backoffs grow to one and to two minutes. Requests may therefore be rejected for up to 1 s after the
+// address can be reached again, unless they wait in a Queue.
 func WithBackoff(b layer.Backoff) EndpointOption {
 	if err := backoff.Check(b); err != nil {
 		panic("httplayer: WithBackoff: " + err.Error())

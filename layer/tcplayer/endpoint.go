@@ -261,7 +261,8 @@ func WithConnectTimeout(d time.Duration) EndpointOption {
 
 // WithBackoff sets the backoff after a failed attempt. Without this option, or if b is zero, the
 // backoff is 100 ms to 1 s with a jitter of 10 %. In any other b, a Min or Max of 0 means the value
-// in [layer.DefaultBackoff]. Invalid values panic.
+// in [layer.DefaultBackoff]. Invalid values panic. Requests may be rejected until the end of the backoff
+// although the address can be reached again, unless they wait in a Queue.
 func WithBackoff(b layer.Backoff) EndpointOption {
 	if err := backoff.Check(b); err != nil {
 		panic("tcplayer: WithBackoff: " + err.Error())
