@@ -9,8 +9,9 @@ import (
 )
 
 // WithRouteBelow is for a layer above a router. The layer of [Layer] then shows a request when a layer of
-// [Routed] in the routes receives it, so that its events have the route that the router has chosen. It shows
-// a request that gets no route when its response starts.
+// [Routed] in the routes receives it, so that its events have the route that the router has chosen. A
+// request that gets no route, or waits above the router, is shown when its response starts: a watcher's
+// condition may depend on the route, so that until then it is not known who may see the request.
 func WithRouteBelow() Option { return optionFunc(func(p *place) { p.routeBelow = true }) }
 
 // Routed returns a layer for the routes of a router. It makes a [Layer] with [WithRouteBelow] above the router
