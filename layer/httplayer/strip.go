@@ -36,10 +36,10 @@ func OverrideAuthority(authority string) layer.Layer[*http.Request, *http.Respon
 	return edits("override_authority", layer.State{{Key: "authority", Value: authority}}, edit)
 }
 
-// StripHeader returns a layer that removes the named headers and trailers from every request. An
-// example is l5d-dst-override, which is for this proxy only. The layer should be directly above
-// the endpoint, so that a rejected request keeps its headers for the next endpoint. The layer
-// forwards a request unchanged if Trailer is nil and none of the headers is present.
+// StripHeader returns a layer that removes the named headers and trailers from every request, such as
+// those that are for this process only. The layer should be directly above the endpoint, so that a
+// rejected request keeps its headers for the next endpoint. The layer forwards a request unchanged if
+// Trailer is nil and none of the headers is present.
 func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 	canonical := make([]string, len(names))
 	for i, name := range names {

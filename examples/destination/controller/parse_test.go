@@ -50,7 +50,7 @@ func TestParseExampleFile(t *testing.T) {
 		},
 	}
 	got := cfg.Destinations["web.emojivoto.svc.cluster.local:80"]
-	got.Policy = nil // see TestPolicyMessages
+	got.Policy = nil // see TestOutboundPolicyMessages
 	require.Equal(t, want, got)
 	require.Equal(t, Destination{Absent: true},
 		cfg.Destinations["old.emojivoto.svc.cluster.local:80"])

@@ -11,7 +11,7 @@
 // memory can be counted:
 //
 //	attacker ──▶ tcplayer.Serve ─▶ Detect ─▶ httplayer.Server ─▶ Handler ─▶ Limit ─▶ Endpoint ──▶ upstream
-//	good     ──▶        (newTown builds all of it on real sockets)                        counts
+//	good     ──▶        (newTestProxy builds all of it on real sockets)                   counts
 //
 // Each test logs its figures with t.Log. A test that takes longer than a few seconds has a short
 // form. GOTOWER_TESTS=full selects the long form.
