@@ -149,6 +149,18 @@ func (c *watchedConn) CloseWrite() error {
 	return fmt.Errorf("close one direction of %T: %w", c.Conn, errors.ErrUnsupported)
 }
 
+// errReset is the reason of a connection that its user resets.
+var errReset = errors.New("reset: the other side failed or was canceled")
+
+// SetLinger makes Close report a reset if sec is 0, because [tcplayer.Forward] resets a connection when
+// the one of the client fails. Nothing else is set: callers do that for the connection below.
+func (c *watchedConn) SetLinger(sec int) error {
+	if sec == 0 {
+		c.failed(errReset)
+	}
+	return nil
+}
+
 func (c *watchedConn) NetConn() net.Conn { return c.Conn }
 
 // Close closes the connection and reports its end to the watchers, once.

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/conntest"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/layertest"
 	"github.com/gotower/gotower/layer/tcplayer"
@@ -376,6 +377,30 @@ func BenchmarkConnection(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A client that resets its connection makes Forward reset the one to the server, which is not closed as usual.
+func TestConnectionOfResetClient(t *testing.T) {
+	reg := new(Registry)
+	w := watchOn(t, reg, &tappb.WatchRequest{})
+	addr := tcpServer(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	serve := tcplayer.Forward(Connections(reg)(tcplayer.NewEndpoint(t.Context(), addr)))
+	client, accepted := conntest.Pair(t)
+	served := make(chan error)
+	go func() {
+		_, err := serve.Call(t.Context(), accepted)
+		served <- err
+	}()
+	_, err := io.WriteString(client, "hello")
+	require.NoError(t, err)
+	_, err = io.ReadFull(client, make([]byte, 5))
+	require.NoError(t, err)
+	require.NoError(t, client.SetLinger(0))
+	require.NoError(t, client.Close())
+	require.Error(t, <-served)
+	all := readAll(w)
+	require.Len(t, all, 2)
+	require.Contains(t, all[1].Close.Err, "reset")
 }
 
 // A tap in the stack of an endpoint, below a limit that holds connections until
