@@ -51,7 +51,7 @@ type Watcher struct {
 type informer struct {
 	cache.SharedIndexInformer
 
-	missing atomic.Bool // whether the API server lacks the kind
+	refused atomic.Bool // whether the API server lacks the kind, or does not let the gateway read it
 }
 
 // New returns a Watcher with the settings s. It starts to watch with [Watcher.Run] or
@@ -89,21 +89,52 @@ func (w *Watcher) informer(kind string) (*informer, error) {
 		return o, nil
 	}
 	onError := func(_ *cache.Reflector, err error) {
-		if missing := apierrors.IsNotFound(err); !missing || !i.missing.Swap(true) {
+		remedy := remedyOf(kind, err)
+		switch {
+		case remedy == "":
 			w.log.Warn("kubernetes", "kind", kind, "err", err)
+		case !i.refused.Swap(true):
+			w.log.Warn("kubernetes: the kind cannot be read, and the others are served", "kind", kind, "remedy", remedy, "err", err)
 		}
 		w.notify()
 	}
+	readable := func() {
+		if i.refused.Swap(false) {
+			w.log.Info("kubernetes: the kind can be read again", "kind", kind)
+		}
+	}
 	changed := func(any) { w.stale.Store(true); w.notify() }
 	updated := func(oldObject, newObject any) {
+		readable()
 		if sameGeneration(oldObject, newObject) {
 			w.notify()
 		} else {
 			changed(newObject)
 		}
 	}
-	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, DeleteFunc: changed, UpdateFunc: updated})
+	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { readable(); changed(o) }, DeleteFunc: changed, UpdateFunc: updated,
+	})
 	return i, errors.Join(err, i.SetTransform(strip), i.SetWatchErrorHandler(onError))
+}
+
+// isOptional reports whether the gateway serves the other kinds if the API server lacks the kind, or does not
+// let the gateway read it, for example because its ClusterRole is older than the gateway. It is true except
+// for the core group, to whose Services, Secrets and Namespaces the objects of all other kinds refer.
+func isOptional(kind string) bool { return kinds[kind].Group != "" }
+
+// remedyOf returns what an operator can do if the API server refuses an optional kind with err. For all other
+// kinds and errors, it returns "".
+func remedyOf(kind string, err error) string {
+	switch resource := kinds[kind]; {
+	case !isOptional(kind):
+		return ""
+	case apierrors.IsForbidden(err):
+		return "apply the ClusterRole in the kubernetes.yaml of this version of the gateway"
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("install the CustomResourceDefinition of %s in version %s", resource.GroupResource(), resource.Version)
+	}
+	return ""
 }
 
 // sameGeneration reports whether an update left the object's spec and annotations unchanged. It
@@ -122,20 +153,34 @@ func (w *Watcher) notify() {
 	}
 }
 
-// start starts the watches, which end with ctx. wait blocks until they have all ended.
+// start starts the watches, which end with ctx. wait blocks until they have all ended. Optional kinds follow the
+// others, because before a ClusterRole is bound all kinds are refused, which does not mean that some are missing in it.
 func (w *Watcher) start(ctx context.Context) (wait func()) {
 	var all sync.WaitGroup
-	for _, i := range w.informers {
-		all.Go(func() { i.RunWithContext(ctx) })
+	required := make([]cache.DoneChecker, 0, len(w.informers))
+	for kind, i := range w.informers {
+		if !isOptional(kind) {
+			required = append(required, i.HasSyncedChecker())
+			all.Go(func() { i.RunWithContext(ctx) })
+		}
+	}
+	for kind, i := range w.informers {
+		if isOptional(kind) {
+			all.Go(func() {
+				if cache.WaitFor(ctx, "", required...) {
+					i.RunWithContext(ctx)
+				}
+			})
+		}
 	}
 	return all.Wait
 }
 
-// complete reports whether all existing objects have been read. Kinds that the API server lacks
-// do not count.
+// complete reports whether all existing objects have been read. Optional kinds that the API server
+// refuses do not count.
 func (w *Watcher) complete() bool {
 	for _, i := range w.informers {
-		if !i.HasSynced() && !i.missing.Load() {
+		if !i.HasSynced() && !i.refused.Load() {
 			return false
 		}
 	}

@@ -3,12 +3,14 @@ package kube
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,25 +24,55 @@ import (
 	"github.com/gotower/gotower/examples/gateway/config"
 )
 
-// A cluster without TLSRoutes is served. Once it has their definition, they are served too.
-func TestWatcherMissingKinds(t *testing.T) {
+// refusal is the answer of an API server to the list of a resource.
+type refusal func(schema.GroupResource) error
+
+func notFound(r schema.GroupResource) error { return apierrors.NewNotFound(r, "") }
+
+func forbidden(r schema.GroupResource) error {
+	return apierrors.NewForbidden(r, "", errors.New("the ClusterRole lacks it"))
+}
+
+// watched is a Watcher that runs.
+type watched struct {
+	*Watcher
+
+	client  *fake.FakeDynamicClient
+	loaded  chan *config.Config
+	logged  *bytes.Buffer // may be read after stop
+	stop    func()
+	refused atomic.Int64 // refused lists
+	allow   func()       // ends the refusals
+}
+
+// watch starts a Watcher of an API server with the objects in testdata/tls.yaml, which refuses to list the
+// resource, "*" for all, until the test calls allow.
+func watch(t *testing.T, resource string, refuse refusal) *watched {
+	t.Helper()
 	lists := make(map[schema.GroupVersionResource]string)
-	for kind, resource := range kinds {
-		lists[resource] = kind + "List"
+	for kind, r := range kinds {
+		lists[r] = kind + "List"
 	}
-	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists)
+	w := &watched{
+		client: fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists),
+		loaded: make(chan *config.Config, 100), logged: new(bytes.Buffer),
+	}
 	for _, u := range read(t, "testdata/tls.yaml") {
 		u.SetAPIVersion(kinds[u.GetKind()].GroupVersion().String())
-		_, err := client.Resource(kinds[u.GetKind()]).Namespace(u.GetNamespace()).Create(t.Context(), u, metav1.CreateOptions{})
+		_, err := w.client.Resource(kinds[u.GetKind()]).Namespace(u.GetNamespace()).Create(t.Context(), u, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	var defined atomic.Bool
-	client.PrependReactor("list", "tlsroutes", func(a kubetesting.Action) (bool, runtime.Object, error) {
-		return !defined.Load(), nil, apierrors.NewNotFound(a.GetResource().GroupResource(), "")
+	var allowed atomic.Bool
+	w.allow = func() { allowed.Store(true) }
+	w.client.PrependReactor("list", resource, func(a kubetesting.Action) (bool, runtime.Object, error) {
+		if allowed.Load() {
+			return false, nil, nil
+		}
+		w.refused.Add(1)
+		return true, nil, refuse(a.GetResource().GroupResource())
 	})
-	var logged bytes.Buffer // written by one goroutine at a time, because slog has a lock
-	w := &Watcher{
-		settings: settings(), log: slog.New(slog.NewTextHandler(&logged, nil)), client: client,
+	w.Watcher = &Watcher{
+		settings: settings(), log: slog.New(slog.NewTextHandler(w.logged, nil)), client: w.client,
 		informers: make(map[string]*informer), changed: make(chan struct{}, 1),
 	}
 	for kind := range kinds {
@@ -49,27 +81,66 @@ func TestWatcherMissingKinds(t *testing.T) {
 		require.NoError(t, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	loaded := make(chan *config.Config, 100)
 	var running sync.WaitGroup
-	running.Go(func() { w.Run(ctx, func(c *config.Config) error { loaded <- c; return nil }) })
-	first := <-loaded
-	require.NotEmpty(t, first.Routes)
-	for _, r := range first.TCPRoutes {
-		require.Contains(t, string(r.Name), ".other.", "only those that isolate listeners")
+	running.Go(func() { w.Run(ctx, func(c *config.Config) error { w.loaded <- c; return nil }) })
+	w.stop = func() {
+		cancel()
+		running.Wait()
 	}
-	defined.Store(true)
-	for c := range loaded {
-		if slices.ContainsFunc(c.TCPRoutes, func(r config.TCPRoute) bool { return r.Name == "tls.shop.wide.0.0" }) {
-			break
+	t.Cleanup(w.stop)
+	return w
+}
+
+func hasRoute(c *config.Config, name config.Name) bool {
+	return slices.ContainsFunc(c.TCPRoutes, func(r config.TCPRoute) bool { return r.Name == name })
+}
+
+// A cluster without the definition of TLSRoutes, or one whose ClusterRole does not let the gateway read them, is
+// served. Once they can be read, they are served too.
+func TestWatcherRefusedKind(t *testing.T) {
+	t.Parallel()
+	for remedy, refuse := range map[string]refusal{
+		"install the CustomResourceDefinition of tlsroutes.gateway.networking.k8s.io in version v1": notFound,
+		"apply the ClusterRole in the kubernetes.yaml of this version of the gateway":               forbidden,
+	} {
+		t.Run(remedy, func(t *testing.T) {
+			t.Parallel()
+			w := watch(t, "tlsroutes", refuse)
+			first := <-w.loaded
+			require.NotEmpty(t, first.Routes)
+			for _, r := range first.TCPRoutes {
+				require.Contains(t, string(r.Name), ".other.", "only those that isolate listeners")
+			}
+			w.allow()
+			for c := first; !hasRoute(c, "tls.shop.wide.0.0"); {
+				c = <-w.loaded
+			}
+			w.stop()
+			require.Equal(t, 1, strings.Count(w.logged.String(), "level=WARN"), w.logged.String())
+			require.Contains(t, w.logged.String(), `kind=TLSRoute remedy="`+remedy+`"`)
+			require.Equal(t, 1, strings.Count(w.logged.String(), `can be read again" kind=TLSRoute`), w.logged.String())
+			u, err := w.client.Resource(kinds["TLSRoute"]).Namespace("shop").Get(t.Context(), "wide", metav1.GetOptions{})
+			require.NoError(t, err)
+			parents, _, err := unstructured.NestedSlice(u.Object, "status", "parents")
+			require.NoError(t, err)
+			require.Len(t, parents, 1)
+		})
+	}
+}
+
+// Before its ClusterRole is bound, a gateway may read nothing. It waits, and then serves all kinds at once.
+func TestWatcherWithoutRights(t *testing.T) {
+	t.Parallel()
+	w := watch(t, "*", forbidden)
+	for w.refused.Load() < 3 { // Services, Secrets and Namespaces
+		select {
+		case <-w.loaded:
+			require.Fail(t, "loaded without the right to read Services")
+		case <-time.After(time.Millisecond):
 		}
 	}
-	cancel()
-	running.Wait()
-	require.Equal(t, 1, strings.Count(logged.String(), "kind=TLSRoute"), logged.String())
-	u, err := client.Resource(kinds["TLSRoute"]).Namespace("shop").Get(t.Context(), "wide", metav1.GetOptions{})
-	require.NoError(t, err)
-	parents, _, err := unstructured.NestedSlice(u.Object, "status", "parents")
-	require.NoError(t, err)
-	require.Len(t, parents, 1)
+	w.allow()
+	require.True(t, hasRoute(<-w.loaded, "tls.shop.wide.0.0"))
+	w.stop()
+	require.NotContains(t, w.logged.String(), "kind=TLSRoute")
 }
