@@ -56,10 +56,10 @@ func accepts(c *config.ClientCIDRs, client netip.Addr) bool {
 	return !contains(c.Deny, client) && (len(c.Allow) == 0 || contains(c.Allow, client))
 }
 
-// addrOf returns the peer's IP address.
-func addrOf(conn net.Conn) netip.Addr {
+// peerOf returns the peer's IP address and port.
+func peerOf(conn net.Conn) netip.AddrPort {
 	peer, _ := netip.ParseAddrPort(conn.RemoteAddr().String()) // the zero value for other types of addresses
-	return peer.Addr().Unmap().WithZone("")
+	return netip.AddrPortFrom(peer.Addr().Unmap().WithZone(""), peer.Port())
 }
 
 // contains reports whether addr is in one of the networks in list.

@@ -40,7 +40,7 @@ type gateway struct {
 	metrics   *promtower.Metrics // metrics in registry
 	responses *responses         // counts all responses, in registry
 	limits    limits             // counts rateLimitService's decisions, in registry
-	ended     connections        // counts TCP routes' connections, in registry
+	ended     *connections       // counts TCP routes' connections, in registry
 	state     *state             // metrics about the gateway itself, in registry
 	tracing   *tracing           // nil if requests are not traced
 	acme      challenges         // the listeners' ACME challenges
@@ -60,6 +60,7 @@ type generation struct {
 
 	services map[config.Name]*upstream // the values are the keys of gateway.services
 	routes   map[config.Name]*route
+	tcp      []tcpRoute // in the order of TCPRoutes
 	profile  *profiles.Profile
 	release  context.CancelFunc // lets a service close a minute after its last request
 }
@@ -77,7 +78,7 @@ func newGateway(ctx context.Context, c *config.Config, source profiles.Source, l
 	g.responses = newResponses(g.registry, log)
 	g.state = newState(g.registry, g.current.Load)
 	g.limits = newLimits(g.registry, g.log)
-	g.ended = newConnections(g.registry)
+	g.ended = newConnections(g.registry, &g.loading, g.current.Load)
 	g.metrics = promtower.New(g.registry)
 	g.tracing = newTracing(c.Tracing, g.registry, log)
 	// A service closes a minute after its last request, once no generation pins it any more.
@@ -180,6 +181,10 @@ func (g *gateway) load(ctx context.Context, c *config.Config) error {
 	next := &generation{
 		Config: c, profile: c.Profile(),
 		services: make(map[config.Name]*upstream, len(c.Services)), routes: make(map[config.Name]*route, len(c.Routes)),
+		tcp: make([]tcpRoute, 0, len(c.TCPRoutes)),
+	}
+	for i := range c.TCPRoutes {
+		next.tcp = append(next.tcp, tcpRoute{&c.TCPRoutes[i], c.TCPRoutes[i].ProfileRoute()})
 	}
 	for i := range c.Services {
 		s := &c.Services[i]

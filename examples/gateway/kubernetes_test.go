@@ -311,7 +311,7 @@ spec:
 `)
 	c.untilStatus(t, "Gateway", "default", "passthrough", `"attachedRoutes":1`, `"kind":"TLSRoute"`, `"reason":"Programmed","status":"True"`)
 	c.untilStatus(t, "TLSRoute", "default", "orders", `"reason":"Accepted","status":"True"`, `"reason":"ResolvedRefs","status":"True"`)
-	for name, reason := range map[string]string{"orders.example": "failfast", "orders.invalid": "no route", "books.example": "direct_response"} {
+	for name, outcome := range map[string]string{"orders.example": "no_endpoint", "orders.invalid": "no_route", "books.example": "direct_response"} {
 		until(t, func() bool {
 			conn, err := (&cryptotls.Dialer{Config: &cryptotls.Config{ServerName: name, MinVersion: cryptotls.VersionTLS12}}).
 				DialContext(t.Context(), "tcp", passthrough)
@@ -319,7 +319,8 @@ spec:
 				conn.Close()
 			}
 			metrics, _ := p.send(t.Context(), "GET", "http://"+p.addresses["admin"]+"/metrics", "")
-			return strings.Contains(metrics.body, `gateway_tcp_connections_total{error="`+reason+`",listener="ip-127-0-0-1-port-`+port(passthrough))
+			series := `gateway_tcp_connections_total{listener="ip-127-0-0-1-port-` + port(passthrough) + `",outcome="` + outcome + `"`
+			return strings.Contains(metrics.body, series)
 		})
 	}
 

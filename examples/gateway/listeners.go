@@ -31,9 +31,10 @@ type listeners struct {
 	log *slog.Logger
 	// service returns the service for requests to a listener, and the options for its server.
 	service func(*config.Listener) (httplayer.Service, []httplayer.ServerOption)
-	tcp     func(*config.Listener) tcplayer.Server // returns the server for a TCP listener
-	counts  *responses                             // counts connections
-	state   *state                                 // shows the certificates
+	// tcp returns the server for a TCP listener, and the layer that observes all of its connections.
+	tcp    func(*config.Listener) (tcplayer.Server, layer.Layer[net.Conn, tcplayer.ByteCount])
+	counts *responses // counts connections
+	state  *state     // shows the certificates
 	// challenges answers HTTP-01 for the listeners' certificates.
 	challenges *challenges
 
@@ -270,8 +271,9 @@ func (l *listeners) server(c *config.Listener) (*listenerServer, error) {
 	// drain makes the HTTP connections of this version close, and has no effect on TCP routes.
 	ctx, drain := context.WithCancel(context.Background())
 	var svc tcplayer.Server
+	var observe layer.Layer[net.Conn, tcplayer.ByteCount] // nil for HTTP, whose requests are observed
 	if c.Protocol == "TCP" {
-		svc = l.tcp(c)
+		svc, observe = l.tcp(c)
 	} else {
 		svc = l.httpServer(ctx, c)
 	}
@@ -297,6 +299,9 @@ func (l *listeners) server(c *config.Listener) (*listenerServer, error) {
 		// The limit counts until the server returns, which is the end of the connection.
 		svc = layer.Limit[net.Conn, tcplayer.ByteCount](c.MaxConnections, layer.WithCompletion(layer.AtReturn[tcplayer.ByteCount]))(svc)
 	}
+	if observe != nil {
+		svc = observe(svc)
+	}
 	return &listenerServer{c.Version(), string(c.Name), svc, l.counts.open.WithLabelValues(string(c.Name)), drain, manager}, nil
 }
 
@@ -313,7 +318,7 @@ func (l *listeners) httpServer(ctx context.Context, c *config.Listener) tcplayer
 // notOneOf returns a function that reports whether a connection comes from none of senders.
 func notOneOf(senders []config.Prefix) func(context.Context, net.Conn) bool {
 	return func(_ context.Context, conn net.Conn) bool {
-		return !contains(senders, addrOf(conn))
+		return !contains(senders, peerOf(conn).Addr())
 	}
 }
 

@@ -657,7 +657,7 @@ tcpRoutes: [{name: lines, backendRefs: [{name: a}]}]
 		runtime.GC()
 		return generations.Value() == nil && routes.Value() == nil && services.Value() == nil
 	}, time.Minute, 10*time.Millisecond)
-	require.EqualValues(t, "lines", connection.decision.route)
+	require.Equal(t, "lines", connection.decision.route.Name)
 }
 
 // Errors have problem details.

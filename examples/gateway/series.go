@@ -94,8 +94,10 @@ func (g *gateway) deleteSeries(p *profiles.Profile) {
 	if !removed {
 		return // comparing all series takes longer than the rest of a reload
 	}
+	g.ended.keep(current)
+	// The name of a service is the label "target" of attempts, and "service" of connections.
+	lacks := func(name string) bool { return name != "" && services[config.Name(name)] == nil }
 	g.registry.deleteFunc(func(labels prometheus.Labels) bool {
-		target := labels["target"]
-		return !routes[labels["route"]] || target != "" && services[config.Name(target)] == nil
+		return !routes[labels["route"]] || lacks(labels["target"]) || lacks(labels["service"])
 	})
 }

@@ -21,19 +21,51 @@ import (
 // helloTimeout is how long a listener waits for a client's TLS server name, if a route needs it.
 const helloTimeout = 10 * time.Second
 
-// tcpServer returns a function that makes the server for a TCP listener's connections. The server
-// writes a line to log for each connection.
-func (g *gateway) tcpServer(log *accessLog) func(*config.Listener) tcplayer.Server {
-	return func(c *config.Listener) tcplayer.Server {
-		// The tap shows all connections of the listener, even those that no route accepts.
+// tcpServer returns a function that makes the server for a TCP listener's connections, and the layer that
+// logs, counts and shows each of them. The layer goes outside of all others, so that it has what they reject.
+func (g *gateway) tcpServer(log *accessLog) func(*config.Listener) (tcplayer.Server, layer.Layer[net.Conn, tcplayer.ByteCount]) {
+	return func(c *config.Listener) (tcplayer.Server, layer.Layer[net.Conn, tcplayer.ByteCount]) {
 		watched := tap.Connections(g.tap, tap.Inbound,
 			tap.WithDestination(netip.AddrPort{}, map[string]string{"listener": string(c.Name)}))
 		routes := &tcpRoutes{watched(tcpBackends{g}), g, c.Name}
-		return &tcpListener{
-			Server: tcplayer.Forward(routes), named: tcplayer.Forward(routes, tcplayer.WithServerName(helloTimeout)),
-			Listener: c, routes: routes, log: log,
+		explained := tap.ExplainConnections(g.tap)
+		server := &tcpListener{
+			Server:   explained(tcplayer.Forward(routes)),
+			Listener: c, named: explained(tcplayer.Forward(routes, tcplayer.WithServerName(helloTimeout))), g: g,
+		}
+		return server, func(next tcplayer.Server) tcplayer.Server {
+			return &tcpObserver{Server: next, listener: string(c.Name), watched: routes.Service, g: g, log: log}
 		}
 	}
+}
+
+// tcpObserver logs and counts each connection of a listener when it ends.
+type tcpObserver struct {
+	tcplayer.Server
+
+	listener string
+	watched  tcplayer.Service // tap and tcpBackends
+	g        *gateway
+	log      *accessLog
+}
+
+// Call serves a connection, and then logs and counts it. Only then are its bytes known.
+func (o *tcpObserver) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+	// The layers below find x in the context, and complete it.
+	x := &tcpConnection{listener: o.listener, peer: peerOf(conn), began: time.Now()}
+	ctx, record := layer.WithRecord(context.WithValue(ctx, tcpConnectionKey{}, x))
+	x.bytes, x.err = o.Server.Call(ctx, conn)
+	if x.err != nil && !x.routed {
+		// A layer above the routes has rejected the connection. The tap shows the error that tcpBackends returns.
+		x.decision.err = x.err
+		_, _ = o.watched.Call(ctx, tcplayer.Request{Client: x.peer})
+	}
+	x.duration = time.Since(x.began)
+	x.endpoint = record.Facts().Endpoint
+	x.outcome = outcomeOf(ctx, x)
+	o.g.ended.count(x)
+	o.log.connection(x)
+	return x.bytes, x.err
 }
 
 // tcpListener rejects connections by clientCIDRs. It reads a client's server name only if a route
@@ -42,45 +74,40 @@ type tcpListener struct {
 	tcplayer.Server
 	*config.Listener
 
-	named  tcplayer.Server // like Server, but reads the client's server name first
-	routes *tcpRoutes
-	log    *accessLog
+	named tcplayer.Server // like Server, but reads the client's server name first
+	g     *gateway
 }
 
-// Call forwards a connection, and then logs and counts it.
+// Call forwards a connection.
 func (l *tcpListener) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
-	// The layers below find x in the context, and complete it.
-	x := &tcpConnection{
-		listener: string(l.Listener.Name), peer: conn.RemoteAddr().String(), client: addrOf(conn).String(), began: time.Now(),
-	}
-	ctx, record := layer.WithRecord(context.WithValue(ctx, tcpConnectionKey{}, x))
-	var err error
+	x, _ := ctx.Value(tcpConnectionKey{}).(*tcpConnection)
+	x.peer = peerOf(conn) // which a header of the PROXY protocol may have told
 	// The order matters: a rejected connection must not be read from.
 	switch c := l.ClientCIDRs; {
-	case c != nil && !accepts(c, addrOf(conn)):
-		x.decision.err = &layer.Error{Layer: "client_cidrs", Kind: layer.ErrNotReady, Reason: x.client}
-		// The call goes through the tap, so that it shows the rejection. tcpBackends returns x.decision.err.
-		_, err = l.routes.Service.Call(ctx, tcplayer.Request{Client: netip.AddrPortFrom(addrOf(conn), 0)})
+	case c != nil && !accepts(c, x.peer.Addr()):
+		x.rejection = &layer.Error{Layer: outcomeDenied, Kind: layer.ErrNotReady, Reason: x.peer.Addr().String()}
 		_ = conn.Close()
-	case l.routes.g.current.Load().NeedsServerName(l.Listener.Name):
-		x.bytes, err = l.named.Call(ctx, conn)
-	default:
-		x.bytes, err = l.Server.Call(ctx, conn)
+		return tcplayer.ByteCount{}, x.rejection
+	case l.g.current.Load().NeedsServerName(l.Listener.Name):
+		return l.named.Call(ctx, conn)
 	}
-	x.facts = record.Facts()
-	x.err = err
-	// The connection counts after its end, when its bytes are known.
-	l.routes.g.ended.count(x, l.routes.g.current.Load())
-	l.log.connection(x)
-	return x.bytes, err
+	return l.Server.Call(ctx, conn)
 }
 
-// tcpDecision is the name of a connection's route and the service that gets the connection, or the error
-// that rejects it. It does not refer to the configuration, which a long connection would keep in memory.
+// tcpRoute is a TCP route of a generation.
+type tcpRoute struct {
+	*config.TCPRoute
+
+	shown *layer.Route // as tap shows it
+}
+
+// tcpDecision is a connection's route and the service that gets the connection, or the error that rejects
+// it. It does not refer to the configuration, which a long connection would keep in memory.
 type tcpDecision struct {
-	route   config.Name
-	service *upstream
-	err     error
+	route    *layer.Route
+	service  config.Name
+	upstream *upstream // the service
+	err      error
 }
 
 // tcpRoutes connects to the services behind a listener's TCP routes.
@@ -91,22 +118,44 @@ type tcpRoutes struct {
 	listener config.Name
 }
 
-// Call stores in the client's tcpConnection the decision for the connection: the first route that matches and
-// one of its services, or a rejection if no route does. The service below connects to that service, or returns
+// Call stores in the client's tcpConnection the decision for the connection, which is the first route that
+// matches, or a rejection if none does. The service below connects to a service of that route, or returns
 // the rejection.
 func (r *tcpRoutes) Call(ctx context.Context, req tcplayer.Request) (net.Conn, error) {
 	x, _ := ctx.Value(tcpConnectionKey{}).(*tcpConnection)
+	x.routed = true
 	x.serverName = req.ServerName
+	x.decision = r.decide(req.ServerName)
+	name := ""
+	if route := x.decision.route; route != nil {
+		name = route.Name
+		ctx = layer.WithRoute(ctx, route)
+	}
+	// Somebody watches connections with their explanations.
+	if explanation := layer.PickInfoFromContext(ctx).Explanation; explanation != nil {
+		explanation.Add(layer.Node{Name: "route", State: layer.State{
+			{Key: "listener", Value: x.listener}, {Key: "server_name", Value: req.ServerName}, {Key: "route", Value: name},
+		}})
+	}
+	conn, err := r.Service.Call(ctx, req)
+	x.rejection = err
+	return conn, err
+}
+
+// decide returns the decision for a connection with the given server name.
+func (r *tcpRoutes) decide(serverName string) tcpDecision {
 	c := r.g.current.Load()
-	x.decision = tcpDecision{err: &layer.Error{Layer: "gateway", Target: req.ServerName, Kind: layer.ErrNoRoute}}
-	for i := range c.TCPRoutes {
-		if route := &c.TCPRoutes[i]; route.Matches(r.listener, config.Hostname(strings.ToLower(req.ServerName))) {
-			x.decision = tcpDecision{route: route.Name, service: c.services[choose(route.BackendRefs)]}
-			ctx = layer.WithRoute(ctx, route.ProfileRoute())
-			break
+	for i := range c.tcp {
+		if route := c.tcp[i]; route.Matches(r.listener, config.Hostname(strings.ToLower(serverName))) {
+			service := choose(route.BackendRefs)
+			return tcpDecision{route: route.shown, service: service, upstream: c.services[service]}
 		}
 	}
-	return r.Service.Call(ctx, req)
+	rejection := &layer.Error{Layer: "gateway", Target: serverName, Kind: layer.ErrNoRoute}
+	if serverName == "" && c.NeedsServerName(r.listener) {
+		rejection.Reason = "the client sent no server name (SNI)"
+	}
+	return tcpDecision{err: rejection}
 }
 
 // choose selects one of refs by weight.
@@ -134,7 +183,7 @@ func (b tcpBackends) Call(ctx context.Context, req tcplayer.Request) (net.Conn, 
 	if x.decision.err != nil {
 		return nil, x.decision.err
 	}
-	return b.g.tcp.Service(x.decision.service).Call(ctx, req)
+	return b.g.tcp.Service(x.decision.upstream).Call(ctx, req)
 }
 
 // newTCPService returns the service that connects to the endpoints of s, as newService does for requests. If all
@@ -145,7 +194,7 @@ func (g *gateway) newTCPService(ctx context.Context, s *upstream) tcplayer.Servi
 	c := s.settings.Get()
 	if c.DirectResponse != nil {
 		return layer.Func[tcplayer.Request, net.Conn](func(context.Context, tcplayer.Request) (net.Conn, error) {
-			return nil, &layer.Error{Layer: "direct_response", Target: string(c.Name), Kind: layer.ErrNotReady}
+			return nil, &layer.Error{Layer: outcomeDirectResponse, Target: string(c.Name), Kind: layer.ErrNotReady}
 		})
 	}
 	resolver, name, err := g.newResolver(ctx, s)

@@ -11,6 +11,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -176,22 +178,136 @@ routes: []
 	until(t, func() bool { return read("even") == "orders\n" })
 }
 
-// Access log, metrics and tap have each connection with its route, its service and the reason of its end.
-func TestTCPConnectionsAreShown(t *testing.T) {
-	taps := freeport.Addr(t)
-	orders := tcpBackend(t, "orders", nil)
-	p := start(t, `
+// tcpLoad is a configuration with a listener or route for each outcome of TestTCPSumsAgree.
+const tcpLoad = `
 listeners:
+- {name: probe, address: "127.0.0.1:0", protocol: TCP}
 - {name: plain, address: "127.0.0.1:0", protocol: TCP}
 - {name: named, address: "127.0.0.1:0", protocol: TCP}
 - {name: denied, address: "127.0.0.1:0", protocol: TCP, clientCIDRs: {allow: [10.0.0.0/8]}}
-admin: {address: "127.0.0.1:0", tap: "`+taps+`"}
+- {name: limited, address: "127.0.0.1:0", protocol: TCP, maxConnections: 1}
+- {name: behind, address: "127.0.0.1:0", protocol: TCP, proxyProtocol: [127.0.0.0/8], clientCIDRs: {deny: [192.0.2.66]}}
+admin: {address: "127.0.0.1:0", tap: "TAP"}
 services:
-`+service("orders", orders)+service("gone", "127.0.0.1:1")+`
+- {name: orders, static: {addresses: ["ORDERS"]}}
+- {name: shop, static: {addresses: ["SHOP"]}}
+- {name: gone, static: {addresses: ["127.0.0.1:1"]}}
+- {name: unknown, dns: {name: "unknown.invalid:80"}}
+- {name: answer, directResponse: {status: 500}}
 tcpRoutes:
-- {name: orders, listeners: [plain, denied], backendRefs: [{name: orders}]}
+- {name: probe, listeners: [probe], backendRefs: [{name: orders}]}
+- {name: orders, listeners: [plain, denied, limited, behind], backendRefs: [{name: orders}]}
+- {name: shop, listeners: [named], hostnames: [shop.example], backendRefs: [{name: shop}]}
 - {name: gone, listeners: [named], hostnames: [gone.example], backendRefs: [{name: gone}]}
-`)
+- {name: unknown, listeners: [named], hostnames: [unknown.example], backendRefs: [{name: unknown}]}
+- {name: answer, listeners: [named], hostnames: [answer.example], backendRefs: [{name: answer}]}
+`
+
+// connectionSums has the number of connections and their bytes, except those of the route "probe". The keys are
+// "route service outcome"; for the tap, which has no outcomes, "ok" or "failed" replaces it.
+type connectionSums struct {
+	ended          map[string]int
+	sent, received int
+}
+
+func (s *connectionSums) add(n int, route, service, outcome string) {
+	if s.ended == nil {
+		s.ended = make(map[string]int)
+	}
+	if route != "probe" && n > 0 {
+		s.ended[route+" "+service+" "+outcome] += n
+	}
+}
+
+// forTap returns s with the outcomes that the tap has.
+func (s *connectionSums) forTap() (all connectionSums) {
+	all.sent = s.sent
+	all.received = s.received
+	for key, n := range s.ended {
+		parts := strings.Split(key, " ")
+		if parts[2] != "ok" {
+			parts[2] = "failed"
+		}
+		all.add(n, parts[0], parts[1], parts[2])
+	}
+	return all
+}
+
+// tcpLine is the line of a connection in the access log.
+type tcpLine struct {
+	Client    string `json:"client.addr"`
+	IP        string `json:"client.ip"`
+	Sent      int    `json:"request_bytes"`
+	Received  int    `json:"response_bytes"`
+	Duration  int    `json:"total_ns"`
+	Timestamp time.Time
+	Version   string
+	Host      string
+	Route     string
+	Upstream  string
+	Endpoint  string
+	Error     string
+	Outcome   string
+}
+
+// tcpLines returns the lines of connections, except those of the route "probe".
+func tcpLines(t *testing.T, p *process) (all []tcpLine) {
+	t.Helper()
+	for text := range strings.Lines(p.log.String()) {
+		var line tcpLine
+		if strings.HasPrefix(text, "{") && strings.HasSuffix(text, "\n") {
+			require.NoError(t, json.Unmarshal([]byte(text), &line))
+			if line.Route != "probe" {
+				all = append(all, line)
+			}
+		}
+	}
+	return all
+}
+
+// measuredConnections returns the connections in the counters and in the histogram.
+func measuredConnections(t *testing.T, p *process) (all, durations connectionSums) {
+	t.Helper()
+	metrics, err := p.send(t.Context(), "GET", "http://"+p.addresses["admin"]+"/metrics", "")
+	require.NoError(t, err)
+	series := regexp.MustCompile(`(?m)^gateway_tcp_(\w+)\{([^}]*)\} (\d+)$`)
+	label := func(labels, name string) string {
+		_, value, _ := strings.Cut(labels, name+`="`)
+		value, _, _ = strings.Cut(value, `"`)
+		return value
+	}
+	for _, m := range series.FindAllStringSubmatch(metrics.body, -1) {
+		n, err := strconv.Atoi(m[3])
+		require.NoError(t, err)
+		route := label(m[2], "route")
+		switch m[1] {
+		case "connections_total":
+			all.add(n, route, label(m[2], "service"), label(m[2], "outcome"))
+		case "connection_duration_seconds_count":
+			durations.add(n, route, label(m[2], "service"), label(m[2], "outcome"))
+		case "bytes_total":
+			switch direction := label(m[2], "direction"); {
+			case route == "probe":
+			case direction == "from_client":
+				all.sent += n
+			default:
+				all.received += n
+			}
+		}
+	}
+	return all, durations
+}
+
+// tcpTap watches the connections of clients.
+type tcpTap struct {
+	mu   sync.Mutex
+	sums connectionSums
+	why  []string // explanations of failed connections
+}
+
+// watchTCP returns a tcpTap of p, whose tap is at the address taps, once it sees connections.
+func watchTCP(t *testing.T, p *process, taps string) *tcpTap {
+	t.Helper()
 	api, err := grpc.NewClient(taps, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	require.NoError(t, err)
@@ -202,99 +318,207 @@ tcpRoutes:
 		watching.Wait()
 		_ = api.Close()
 	})
-	var mu sync.Mutex
-	shown := make(map[string]tap.ConnectionClose)
+	w := new(tcpTap)
+	probed, see := context.WithCancel(ctx)
 	watching.Go(func() {
-		for e, err := range tap.Watch(ctx, api, &tappb.WatchRequest{}) {
-			if err == nil && e.Close != nil {
-				mu.Lock()
-				shown[fmt.Sprint(e.Direction, " ", e.DestinationLabels, " ", e.RouteLabels)] = *e.Close
-				mu.Unlock()
+		for e, err := range tap.Watch(ctx, api, &tappb.WatchRequest{Explain: true}) {
+			if err != nil || e.Close == nil || e.Direction != tap.Inbound {
+				continue
 			}
+			if e.RouteLabels["route"] == "probe" {
+				see()
+				continue
+			}
+			outcome := "ok"
+			w.mu.Lock()
+			if e.Close.Err != "" {
+				outcome = "failed"
+				w.why = append(w.why, fmt.Sprint(e.Close.Explanation))
+			}
+			w.sums.add(1, e.RouteLabels["route"], e.RouteLabels["service"], outcome)
+			w.sums.sent += int(e.Close.Sent)
+			w.sums.received += int(e.Close.Received)
+			w.mu.Unlock()
 		}
 	})
-	// connect sends text to a listener until the gateway closes the connection.
-	connect := func(listener, text string) {
+	until(t, func() bool {
+		exchange(t, p, "probe", "")
+		return probed.Err() != nil
+	})
+	return w
+}
+
+// exchange connects to a listener and sends text. It returns what the gateway sends until it closes the connection.
+func exchange(t *testing.T, p *process, listener, text string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", p.addresses[listener])
+	if errors.Is(err, syscall.ECONNRESET) { // rejected even before the client has noticed that it was accepted
+		return ""
+	}
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	_, _ = io.WriteString(conn, text)
+	_ = conn.(*net.TCPConn).CloseWrite()
+	got, _ := io.ReadAll(conn)
+	return string(got)
+}
+
+// Access log, metrics and tap have each connection with its route, its service and its outcome, also those that the
+// gateway rejects or that fail.
+func TestTCPSumsAgree(t *testing.T) {
+	taps := freeport.Addr(t)
+	authority := certtest.New(t, "shop.example")
+	cert := authority.TLS(t)
+	orders := tcpBackend(t, "orders", nil)
+	p := start(t, strings.NewReplacer("TAP", taps, "ORDERS", orders, "SHOP", tcpBackend(t, "shop", &cert)).Replace(tcpLoad))
+	tapped := watchTCP(t, p, taps)
+
+	secure := func(name string) (*tls.Conn, error) {
+		return tls.DialWithDialer(&net.Dialer{Timeout: time.Minute}, "tcp", p.addresses["named"],
+			&tls.Config{ServerName: name, RootCAs: authority.Pool(), MinVersion: tls.VersionTLS12})
+	}
+	for range 3 {
+		assert.Equal(t, "orders\nhello", exchange(t, p, "plain", "hello"))
+	}
+	for range 2 {
+		conn, err := secure("shop.example")
+		require.NoError(t, err)
+		require.NoError(t, conn.CloseWrite())
+		got, err := io.ReadAll(conn)
+		require.NoError(t, err)
+		assert.Equal(t, "shop\n", string(got))
+		require.NoError(t, conn.Close())
+	}
+	for _, name := range []string{"gone.example", "gone.example", "unknown.example", "answer.example", "other.example"} {
+		_, err := secure(name)
+		require.Error(t, err, name)
+	}
+	assert.Empty(t, exchange(t, p, "named", "GET / HTTP/1.1\r\n\r\n"))
+	assert.Empty(t, exchange(t, p, "denied", ""))
+	assert.Empty(t, exchange(t, p, "behind", "GET / HTTP/1.1\r\n\r\n"))
+	assert.Empty(t, exchange(t, p, "behind", "PROXY TCP4 192.0.2.66 192.0.2.1 1000 2000\r\nhello"))
+	assert.Equal(t, "orders\nhello", exchange(t, p, "behind", "PROXY TCP4 192.0.2.9 192.0.2.1 1000 2000\r\nhello"))
+	greeted := func(listener string) *net.TCPConn {
 		conn, err := net.Dial("tcp", p.addresses[listener])
 		require.NoError(t, err)
-		defer conn.Close()
 		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-		_, _ = io.WriteString(conn, text)
-		_ = conn.(*net.TCPConn).CloseWrite()
-		_, _ = io.Copy(io.Discard, conn)
+		_, err = io.ReadFull(conn, make([]byte, len("orders\n")))
+		require.NoError(t, err)
+		return conn.(*net.TCPConn)
 	}
-	hello := func() { // a ClientHello without an end of the connection
-		conn, err := tls.Dial("tcp", p.addresses["named"], &tls.Config{ServerName: "gone.example", MinVersion: tls.VersionTLS12})
-		if !assert.Error(t, err) {
-			conn.Close()
-		}
-	}
-	has := func(key string) func() bool {
-		return func() bool { mu.Lock(); defer mu.Unlock(); _, ok := shown[key]; return ok }
-	}
-	inbound := "inbound map[listener:plain] map[route:orders service:orders]"
-	until(t, func() bool { connect("plain", "hello"); return has(inbound)() })
-	until(t, has("outbound map[service:orders] map[route:orders service:orders]"))
-	mu.Lock()
-	assert.Equal(t, []any{uint64(5), uint64(12), ""}, []any{shown[inbound].Sent, shown[inbound].Received, shown[inbound].Err})
-	mu.Unlock()
-	hello()
-	connect("named", "no TLS")
-	connect("denied", "")
-	for _, key := range []string{
-		"inbound map[listener:named] map[route:gone service:gone]", "inbound map[listener:named] map[]", "inbound map[listener:denied] map[]",
-	} {
-		until(t, has(key))
-		mu.Lock()
-		assert.NotEmpty(t, shown[key].Err, key)
-		mu.Unlock()
-	}
+	resets := greeted("plain")
+	require.NoError(t, resets.SetLinger(0))
+	require.NoError(t, resets.Close())
+	open := greeted("limited")
+	assert.Empty(t, exchange(t, p, "limited", ""))
+	require.NoError(t, open.Close())
 
-	type connection struct {
-		Client        string `json:"client.addr"`
-		Received      int    `json:"request_bytes"`
-		Sent          int    `json:"response_bytes"`
-		Duration      int    `json:"total_ns"`
-		Version, Host string
-		Route         string
-		Upstream      string
-		Endpoint      string
-		Error         string
+	want := map[string]int{
+		"orders orders ok": 5, "shop shop ok": 2, "orders orders aborted": 1,
+		"gone gone connect_failed": 2, "unknown unknown no_endpoint": 1, "answer answer direct_response": 1,
+		"  no_route": 2, "  client_cidrs": 2, "  max_connections": 1, "  proxy_protocol": 1,
 	}
-	lines := make(map[string]connection)
+	total := 0
+	for _, n := range want {
+		total += n
+	}
 	until(t, func() bool {
-		for text := range strings.Lines(p.log.String()) {
-			var c connection
-			if json.Unmarshal([]byte(text), &c) == nil && c.Version == "TCP" {
-				assert.Positive(t, c.Duration)
-				assert.NotEmpty(t, c.Client)
-				c.Duration, c.Client = 0, ""
-				lines[c.Route+" "+c.Error] = c
-			}
+		measured := 0
+		counted, _ := measuredConnections(t, p)
+		for _, n := range counted.ended {
+			measured += n
 		}
-		return len(lines) >= 4
+		tapped.mu.Lock()
+		defer tapped.mu.Unlock()
+		shown := 0
+		for _, n := range tapped.sums.ended {
+			shown += n
+		}
+		return min(measured, shown, len(tcpLines(t, p))) >= total
 	})
-	assert.Equal(t, connection{Received: 5, Sent: 12, Version: "TCP", Route: "orders", Upstream: "orders", Endpoint: orders}, lines["orders "])
-	for name, c := range lines {
-		switch c.Route {
-		case "gone":
-			assert.Equal(t, "gone.example", c.Host)
-			assert.Contains(t, c.Error, "connection refused")
-		case "":
-			assert.Regexp(t, "no route|client_cidrs", c.Error, name)
+	var logged connectionSums
+	for _, line := range tcpLines(t, p) {
+		logged.add(1, line.Route, line.Upstream, line.Outcome)
+		logged.sent += line.Sent
+		logged.received += line.Received
+		assert.Equal(t, "TCP", line.Version)
+		assert.Positive(t, line.Duration)
+		assert.False(t, line.Timestamp.IsZero())
+		assert.Equal(t, line.Outcome == "ok", line.Error == "", line)
+		assert.True(t, strings.HasPrefix(line.Client, line.IP+":"), line)
+		checkTCPLine(t, line, orders)
+	}
+	assert.Equal(t, want, logged.ended, "access log")
+	counted, durations := measuredConnections(t, p)
+	assert.Equal(t, logged, counted, "metrics")
+	assert.Equal(t, logged.ended, durations.ended, "histogram")
+	tapped.mu.Lock()
+	defer tapped.mu.Unlock()
+	assert.Equal(t, logged.forTap(), tapped.sums, "tap")
+	assert.Contains(t, fmt.Sprint(tapped.why), "other.example")
+}
+
+// checkTCPLine checks the fields of a line that depend on its outcome. orders is the endpoint of the service with this name.
+func checkTCPLine(t *testing.T, line tcpLine, orders string) {
+	t.Helper()
+	switch line.Outcome {
+	case "aborted":
+		assert.Contains(t, line.Error, "connection reset by peer")
+		assert.Equal(t, orders, line.Endpoint)
+	case "connect_failed":
+		assert.Contains(t, line.Error, "connection refused")
+		assert.Equal(t, "127.0.0.1:1", line.Endpoint)
+		assert.Equal(t, "gone.example", line.Host)
+	case "no_endpoint":
+		assert.Contains(t, line.Error, "unknown.invalid")
+		assert.Equal(t, "unknown.example", line.Host)
+	case "no_route":
+		if line.Host == "" {
+			assert.Contains(t, line.Error, "no server name")
+		} else {
+			assert.Equal(t, "other.example", line.Host)
 		}
+	case "proxy_protocol", "max_connections":
+		assert.Equal(t, "127.0.0.1", line.IP)
+	case "client_cidrs":
+		assert.Contains(t, line.Error, line.IP)
 	}
-	metrics, err := p.send(t.Context(), "GET", "http://"+p.addresses["admin"]+"/metrics", "")
+}
+
+// A reload deletes the series of TCP routes and services that it removes. A connection of such a route that ends
+// later is counted for all removed ones. Fields of the access log are selected as for requests.
+func TestTCPMetricsOfRemovedRoutes(t *testing.T) {
+	to := tcpBackend(t, "a", nil)
+	text := func(name string) string {
+		return `
+listeners:
+- {name: http, address: "127.0.0.1:0"}
+- {name: tcp, address: "127.0.0.1:0", protocol: TCP}
+admin: {address: "127.0.0.1:0", tap: "off"}
+accessLog: {fields: [route, status]}
+services:
+` + service(name, to) + "tcpRoutes: [{name: " + name + ", backendRefs: [{name: " + name + "}]}]\nroutes: []\n"
+	}
+	p := start(t, text("first"))
+	open, err := net.Dial("tcp", p.addresses["tcp"])
 	require.NoError(t, err)
-	for _, series := range []string{
-		`gateway_tcp_connections_total{error="",listener="plain",route="orders"} `,
-		`gateway_tcp_connections_total{error="client_cidrs",listener="denied",route=""} 1`,
-		`gateway_tcp_connections_total{error="no route",listener="named",route=""} 1`,
-		`gateway_tcp_connections_total{error="failfast",listener="named",route="gone"} 1`,
-		`gateway_tcp_bytes_total{direction="to_client",listener="plain",route="orders"} `,
-	} {
-		assert.Contains(t, metrics.body, series)
+	_, err = io.ReadFull(open, make([]byte, 2))
+	require.NoError(t, err)
+	exchange(t, p, "tcp", "hello")
+	ended := func(key string) int {
+		counted, _ := measuredConnections(t, p)
+		return counted.ended[key]
 	}
+	until(t, func() bool { return ended("first first ok") == 1 })
+	p.replace(t, text("second"))
+	until(t, func() bool {
+		exchange(t, p, "tcp", "hello")
+		return ended("second second ok") > 0 && ended("first first ok") == 0
+	})
+	require.NoError(t, open.Close())
+	until(t, func() bool { return ended("(removed)  ok") == 1 })
+	require.Contains(t, p.log.String(), `{"outcome":"ok","route":"second"}`)
 }
 
 // A service learns the address of the client by the PROXY protocol, before TLS. Health checks have a header
