@@ -4,7 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -143,4 +148,41 @@ func TestWatcherWithoutRights(t *testing.T) {
 	require.True(t, hasRoute(<-w.loaded, "tls.shop.wide.0.0"))
 	w.stop()
 	require.NotContains(t, w.logged.String(), "kind=TLSRoute")
+}
+
+// A real response with the status 403 counts as a refusal.
+func TestReadForbiddenKind(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/tlsroutes"):
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprint(w, `{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"Forbidden","code":403}`)
+		case r.URL.Query().Get("watch") == "":
+			fmt.Fprint(w, `{"apiVersion":"v1","kind":"List","metadata":{"resourceVersion":"1"},"items":[]}`)
+		case r.URL.Query().Get("sendInitialEvents") == "true":
+			w.WriteHeader(http.StatusUnprocessableEntity) // as an API server without this feature
+		default:
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}
+	}))
+	defer server.Close()
+	file := config.File{Path: filepath.Join(t.TempDir(), "kubeconfig")}
+	require.NoError(t, os.WriteFile(file.Path, fmt.Appendf(nil, `
+apiVersion: v1
+kind: Config
+current-context: test
+contexts: [{name: test, context: {cluster: test}}]
+clusters: [{name: test, cluster: {server: %q}}]
+`, server.URL), 0o600))
+	s := settings()
+	s.Kubeconfig = &file
+	var logged bytes.Buffer
+	w, err := New(s, slog.New(slog.NewTextHandler(&logged, nil)))
+	require.NoError(t, err)
+	_, err = w.Read(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, logged.String(), `kind=TLSRoute remedy="apply the ClusterRole`)
 }
