@@ -100,7 +100,7 @@ func (w *Watcher) informer(kind string) (*informer, error) {
 	}
 	readable := func() {
 		if i.refused.Swap(false) {
-			w.log.Info("kubernetes: the kind can be read again", "kind", kind)
+			w.log.Info("kubernetes: the kind can be read now", "kind", kind)
 		}
 	}
 	changed := func(any) { w.stale.Store(true); w.notify() }

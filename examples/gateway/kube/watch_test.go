@@ -123,7 +123,7 @@ func TestWatcherRefusedKind(t *testing.T) {
 			w.stop()
 			require.Equal(t, 1, strings.Count(w.logged.String(), "level=WARN"), w.logged.String())
 			require.Contains(t, w.logged.String(), `kind=TLSRoute remedy="`+remedy+`"`)
-			require.Equal(t, 1, strings.Count(w.logged.String(), `can be read again" kind=TLSRoute`), w.logged.String())
+			require.Equal(t, 1, strings.Count(w.logged.String(), `can be read now" kind=TLSRoute`), w.logged.String())
 			u, err := w.client.Resource(kinds["TLSRoute"]).Namespace("shop").Get(t.Context(), "wide", metav1.GetOptions{})
 			require.NoError(t, err)
 			parents, _, err := unstructured.NestedSlice(u.Object, "status", "parents")
