@@ -29,7 +29,8 @@ func (h HTTP) EditRequest(req *http.Request, c layer.HeaderMutation) *http.Reque
 	out := req
 	// room holds the values that change sets, so that the usual edit needs no further allocation.
 	var room []string
-	if !h.InPlace || req.Header == nil {
+	// With trailers, a copy is needed in any case, because the body writes them to the request when it ends.
+	if !h.InPlace || req.Header == nil || req.Trailer != nil {
 		copied := &struct { // in one allocation
 			http.Request
 

@@ -16,8 +16,8 @@ import (
 // [NewStack] sets it. It reads requests that a server received and requests that a client makes. It
 // keeps no state, and is safe for concurrent use.
 type HTTP struct {
-	// InPlace makes EditRequest change the request itself instead of a copy. The caller
-	// must own the request, and must not send it twice.
+	// InPlace makes EditRequest change the request itself instead of a copy, unless it has trailers. The
+	// caller must own the request, and must not send it twice.
 	InPlace bool
 }
 

@@ -86,21 +86,16 @@ func removeFields(out, received *http.Request, drops func(name string) bool) {
 	removeTrailers(out, received, drops)
 }
 
-// removeTrailers removes the trailers whose names drops selects from out, which is received or a copy of it.
+// removeTrailers removes the trailers whose names drops selects from out, which is a copy of received.
 // Those of received arrive when its body ends, so out gets its own Trailer map, which its body then fills.
 func removeTrailers(out, received *http.Request, drops func(name string) bool) {
 	if received.Trailer == nil {
 		return
 	}
-	source := &received.Trailer
-	if out == received { // the fields are edited in place, so received.Trailer will be replaced
-		original := received.Trailer
-		source = &original
-	}
-	out.Trailer = source.Clone()
+	out.Trailer = received.Trailer.Clone()
 	maps.DeleteFunc(out.Trailer, func(name string, _ []string) bool { return drops(name) })
 	if out.Trailer != nil && hasBody(out) {
-		out.Body = &trailerFilter{wrappedBody{out.Body}, source, &out.Trailer, drops}
+		out.Body = &trailerFilter{wrappedBody{out.Body}, &received.Trailer, &out.Trailer, drops}
 	}
 }
 
