@@ -106,7 +106,7 @@ func (g *gateway) routeService(r *route, next httplayer.Service) httplayer.Servi
 		With("external_auth", externalAuth(r.ExternalAuth, authorizer)).
 		With("rate_by_header", rateLimitByHeader(r.RateLimit)). // those above may set the field
 		With("global_rate_limit", g.globalRateLimit(name, r.Route, counter)).
-		With("header_variables", headerVariables(r.Route)).
+		With("header_modifiers", headerModifiers(r.Route)).
 		Service(next)
 }
 

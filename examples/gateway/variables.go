@@ -13,48 +13,50 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// headerVariables returns a layer that applies r's header modifiers if their values contain
-// variables, or nil if none do. Package profiles applies the others.
-func headerVariables(r *config.Route) httplayer.Layer {
-	// Both are nil if no value contains a variable.
+// headerModifiers returns a layer that applies r's header modifiers, or nil if r has none.
+func headerModifiers(r *config.Route) httplayer.Layer {
 	request := newTemplate(&r.RequestHeaderModifier)
 	response := newTemplate(&r.ResponseHeaderModifier)
-	if request == nil && response == nil {
+	if request.Empty() && response.Empty() {
 		return nil
 	}
 	return func(next httplayer.Service) httplayer.Service {
-		return &variablesService{next, string(r.Name), request, response}
+		return &modifierService{next, string(r.Name), request, response}
 	}
 }
 
-// variablesService is the service of a route whose header modifiers contain variables.
-type variablesService struct {
+// modifierService is the service of a route with header modifiers.
+type modifierService struct {
 	httplayer.Service
 
 	route             string
-	request, response *template // nil without variables
+	request, response template
 }
 
 // Call sends req with its header fields modified, and modifies those of the response.
-func (s *variablesService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	// v computes each variable at most once, and the response sees those of the original request.
-	v := &variables{req: req, ctx: ctx, route: s.route}
-	out := req
-	if s.request != nil {
-		out = httplayer.HTTP{}.EditRequest(req, s.request.mutation(v))
+func (s *modifierService) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	// v computes each variable at most once. Most modifiers contain none, and need no v.
+	var v *variables
+	if s.request.hasVariables() || s.response.hasVariables() {
+		v = &variables{req: req, ctx: ctx, route: s.route}
 	}
-	rsp, err := s.Service.Call(ctx, out)
-	if err == nil && s.response != nil {
-		rsp = httplayer.HTTP{}.EditResponse(rsp, s.response.mutation(v))
+	// Both come before the edit, so that the response sees the variables of the original request.
+	requestChange := s.request.mutation(v)
+	responseChange := s.response.mutation(v)
+	// The layer "forwarded" has made this request, and no layer above sends it twice. So it needs no copy.
+	rsp, err := s.Service.Call(ctx, httplayer.HTTP{InPlace: true}.EditRequest(req, requestChange))
+	if err == nil {
+		rsp = httplayer.HTTP{}.EditResponse(rsp, responseChange)
 	}
 	return rsp, err
 }
 
-// template is a header modifier whose values are split into parts: fixed texts, and functions
-// that return a variable's value.
+// template is a header modifier. If it contains variables, its values are split into parts: fixed texts, and
+// functions that return a variable's value.
 type template struct {
-	remove   []string
-	add, set []templateField
+	layer.HeaderMutation // the changes, with the variables as they are in the file
+
+	add, set []templateField // empty without variables
 }
 
 // templateField is a header field whose value is the concatenation of its parts' results.
@@ -63,13 +65,18 @@ type templateField struct {
 	parts []func(*variables) string
 }
 
-// newTemplate returns the template for m, or nil if m contains no variables.
-func newTemplate(m *config.HeaderModifier) *template {
-	if !m.HasVariables() {
-		return nil
+// newTemplate returns the template for m.
+func newTemplate(m *config.HeaderModifier) template {
+	t := template{HeaderMutation: m.Mutation()}
+	if m.HasVariables() {
+		t.add = templateFields(m.Add)
+		t.set = templateFields(m.Set)
 	}
-	return &template{remove: texts(m.Remove), add: templateFields(m.Add), set: templateFields(m.Set)}
+	return t
 }
+
+// hasVariables reports whether any value contains a variable.
+func (t *template) hasVariables() bool { return len(t.add)+len(t.set) > 0 }
 
 // templateFields splits each header's value into its parts.
 func templateFields(headers []config.Header) []templateField {
@@ -87,8 +94,12 @@ func templateFields(headers []config.Header) []templateField {
 	return fields
 }
 
+// mutation returns the changes for one request. v may be nil if t has no variables.
 func (t *template) mutation(v *variables) layer.HeaderMutation {
-	return layer.HeaderMutation{Remove: t.remove, Add: values(t.add, v), Set: values(t.set, v)}
+	if !t.hasVariables() {
+		return t.HeaderMutation
+	}
+	return layer.HeaderMutation{Remove: t.Remove, Add: values(t.add, v), Set: values(t.set, v)}
 }
 
 // values returns the fields with all variables replaced by those of one request.

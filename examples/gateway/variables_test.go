@@ -1,9 +1,12 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -44,4 +47,54 @@ routes:
 	assert.Empty(t, a.Header.Get("X-Old"))
 	assert.NotContains(t, p.get(t, "GET", "/a").body, id)
 	assert.Equal(t, "|||||/", p.get(t, "GET", "/").body)
+}
+
+// Header modifiers apply once to a request: all attempts and mirrors get the same fields. The access log and the
+// variables for the response have those of the client.
+func TestHeaderModifiersApplyOnce(t *testing.T) {
+	seen := make(chan string, 3)
+	record := func(name string, r *http.Request) {
+		seen <- strings.Join(append([]string{name, r.Host, r.UserAgent(), r.Header.Get("X-Old")}, r.Header["X-List"]...), " ")
+	}
+	var attempts atomic.Int64
+	failing := serverAt(t, func(w http.ResponseWriter, r *http.Request) {
+		record("attempt", r)
+		if attempts.Add(1) == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	mirror := serverAt(t, func(_ http.ResponseWriter, r *http.Request) { record("mirror", r) })
+	p := start(t, `
+listeners: [{name: http, address: "127.0.0.1:0"}]
+admin: {address: "127.0.0.1:0", tap: "off"}
+services:
+`+service("failing", failing)+service("mirror", mirror)+`
+retryBudget: {minRetryRate: 100}
+routes:
+- name: all
+  backendRefs: [{name: failing}]
+  requestMirrors: [{backendRef: {name: mirror}}]
+  retry: {attempts: 1}
+  requestHeaderModifier:
+    add: [{name: X-List, value: b}]
+    set: [{name: Host, value: service.example}, {name: User-Agent, value: gateway}]
+    remove: [X-Old]
+  responseHeaderModifier: {set: [{name: X-Host, value: "{host}"}]}
+`)
+	a := p.get(t, "GET", "/", "Host: client.example", "User-Agent: client", "X-List: a", "X-Old: 1")
+	assert.Equal(t, []any{http.StatusOK, "client.example"}, []any{a.StatusCode, a.Header.Get("X-Host")})
+	assert.ElementsMatch(t, []string{
+		"attempt service.example gateway  a b", "attempt service.example gateway  a b", "mirror service.example gateway  a b",
+	}, []string{<-seen, <-seen, <-seen})
+	var line string
+	until(t, func() bool {
+		line = regexp.MustCompile(`(?m)^\{.*\}$`).FindString(p.log.String())
+		return line != ""
+	})
+	var entry struct {
+		Host  string
+		Agent string `json:"user_agent"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(line), &entry))
+	assert.Equal(t, []string{"client.example", "client"}, []string{entry.Host, entry.Agent})
 }

@@ -62,7 +62,7 @@ func (r *Route) checkProfile(n node) {
 }
 
 // Profile converts r for package profiles. Settings that package profiles does not know, such as
-// CORS, are left out; routeService applies them. The results of several calls share what they point to.
+// CORS, and header modifiers, whose values may contain variables, are left out; routeService applies them. The results of several calls share what they point to.
 func (r *Route) Profile() profiles.Route {
 	p := profiles.Route{
 		Name: string(r.Name), Match: r.condition, Labels: r.labels,
@@ -71,12 +71,6 @@ func (r *Route) Profile() profiles.Route {
 	}
 	if r.Retry.Attempts > 0 {
 		p.Retry = &profiles.Retry{Max: r.Retry.Attempts, NonIdempotent: r.Retry.NonIdempotent}
-	}
-	if !r.RequestHeaderModifier.variables { // otherwise headerVariables applies them
-		p.RequestHeader = r.RequestHeaderModifier.mutation
-	}
-	if !r.ResponseHeaderModifier.variables {
-		p.ResponseHeader = r.ResponseHeaderModifier.mutation
 	}
 	if r.Hedge != nil {
 		p.Hedge = r.Hedge.Delay.D()

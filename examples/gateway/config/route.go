@@ -308,6 +308,9 @@ type HeaderModifier struct {
 	variables bool
 }
 
+// Mutation returns the changes of m for package layer, with variables as they are in the file.
+func (m *HeaderModifier) Mutation() layer.HeaderMutation { return m.mutation }
+
 // HasVariables reports whether any value contains a variable. Generated configurations never do.
 func (m *HeaderModifier) HasVariables() bool { return m.variables }
 
