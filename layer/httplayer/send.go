@@ -16,7 +16,9 @@ import (
 // ServeHTTP serves a request in net/http's server, or in another one with the same interface. The
 // handler is called concurrently.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := &stream{w: w, informing: true}
+	x, reported := message.NewStream[stream](&h.cfg)
+	x.w = w
+	x.informing = true
 	x.req = r.WithContext(reqctx.WithValue(r.Context(), message.InformerKey, x))
 	x.req.Header = r.Header.Clone()
 	message.RemoveHopByHop(x.req.Header)
@@ -36,7 +38,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.req.Body = newTeeBody(x.req.Body, func(_ int64, p []byte) { x.received.Add(int64(len(p))) })
 	}
 	defer x.stop()
-	if message.Serve(&h.cfg, x, x.req) != nil {
+	if message.Serve(&h.cfg, x, x.req, reported) != nil {
 		panic(http.ErrAbortHandler)
 	}
 }

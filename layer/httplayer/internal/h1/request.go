@@ -15,11 +15,12 @@ import (
 // response.
 type request struct {
 	reqctx.Context
-	conn   *ServerConn
-	http   http.Request
-	url    url.URL
-	body   *body // nil without a body
-	values [7]string
+	conn     *ServerConn
+	reported *message.Reported // nil if requests are not reported
+	http     http.Request
+	url      url.URL
+	body     *body // nil without a body
+	values   [7]string
 
 	arrived  order                 // of the header
 	answered atomic.Pointer[order] // of the header of the response, if an upstream sent it
@@ -54,7 +55,11 @@ var chunkedCoding = []string{"chunked"}
 func (c *ServerConn) newRequest(n int) (*request, *http.Request, error) {
 	h := &c.head
 	text := string(c.unread()[:n])
-	r := &request{conn: c, old: h.minor == 0, keepAlive: h.persists()}
+	r, reported := message.NewStream[request](c.cfg)
+	r.conn = c
+	r.reported = reported
+	r.old = h.minor == 0
+	r.keepAlive = h.persists()
 	// abort cancels each request itself, so the context's parent is one that never ends.
 	r.Init(c.base, 0, nil) // no time limit
 

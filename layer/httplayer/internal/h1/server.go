@@ -405,7 +405,7 @@ func (c *ServerConn) serve(n int) (keepAlive bool, err error) {
 	if r.body == nil {
 		c.ahead.Store(aheadAllowed) // the body is complete, so the next bytes belong to another request
 	}
-	err = message.Serve(c.cfg, r, req)
+	err = message.Serve(c.cfg, r, req, r.reported)
 	c.out.end()
 	whole := c.endBody(r, err == nil)
 	c.finish(r)

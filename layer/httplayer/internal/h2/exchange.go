@@ -17,7 +17,7 @@ func (c *ServerConn) serve(s *serverStream) {
 		s.accept = "" // not a WebSocket any more
 		sent, _ := s.Respond(c.cfg.RefusalResponse(c.connCtx, s.refusal))
 		c.cfg.Refuse(c.connCtx, *s.refusal, sent)
-	} else if err := message.Serve(c.cfg, s, &s.req); err != nil {
+	} else if err := message.Serve(c.cfg, s, &s.req, s.reported); err != nil {
 		s.abort(err)
 	}
 }

@@ -136,15 +136,16 @@ func (c *ServerConn) endDrain() {
 type serverStream struct {
 	stream
 	reqctx.Context
-	req     http.Request
-	url     url.URL
-	out     sender
-	expects atomic.Bool      // the client waits for 100 Continue
-	refusal *message.Refusal // of a request that gets a response but is not served; nil for others
-	slab    [8]string
-	waits   sweep.Wait
-	accept  string // expected Sec-WebSocket-Accept; "" unless the request is a WebSocket
-	started bool   // the final response has begun; guarded by the mu of the connection
+	req      http.Request
+	url      url.URL
+	out      sender
+	expects  atomic.Bool       // the client waits for 100 Continue
+	refusal  *message.Refusal  // of a request that gets a response but is not served; nil for others
+	reported *message.Reported // nil if requests are not reported
+	slab     [8]string
+	waits    sweep.Wait
+	accept   string // expected Sec-WebSocket-Accept; "" unless the request is a WebSocket
+	started  bool   // the final response has begun; guarded by the mu of the connection
 }
 
 // Value returns the local address for http.LocalAddrContextKey, and s for message.InformerKey. All
@@ -194,8 +195,9 @@ func (c *ServerConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 	default:
 		return connError(message.CodeStreamClosed, "HEADERS on a closed stream")
 	}
-	s := &serverStream{}
+	s, reported := message.NewStream[serverStream](c.cfg)
 	s.server = s
+	s.reported = reported
 	s.init(&c.conn, id)
 	// A malformed request is not served, but its ID is used up: the fields were decoded for the HPACK
 	// table.

@@ -197,7 +197,7 @@ func TestResponseWriterCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := new(recordedStream)
 			req := (&http.Request{Method: tt.method}).WithContext(context.WithValue(t.Context(), InformerKey, s))
-			err := Serve(handledBy(tt.handler), s, req)
+			err := serve(handledBy(tt.handler), s, req)
 			assert.ErrorIs(t, err, tt.err)
 			assert.Equal(t, tt.calls, s.calls)
 		})
@@ -212,6 +212,12 @@ func handlerExchange(h http.Handler) Exchange {
 		}
 		return Handle(req.Context(), s, req)
 	}
+}
+
+// serve serves req on s, as a connection with the configuration cfg does.
+func serve(cfg *ServerConfig, s *recordedStream, req *http.Request) error {
+	_, reported := NewStream[recordedStream](cfg)
+	return Serve(cfg, s, req, reported)
 }
 
 // handledBy returns the configuration of a server with the handler h.
@@ -233,7 +239,7 @@ func TestServeExchange(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := new(recordedStream)
 			cfg := &ServerConfig{Exchange: func(*http.Request) (*http.Response, error) { return tt.rsp, tt.fails }}
-			assert.Equal(t, tt.err, Serve(cfg, s, new(http.Request)))
+			assert.Equal(t, tt.err, serve(cfg, s, new(http.Request)))
 			assert.Equal(t, tt.calls, s.calls)
 		})
 	}
@@ -251,7 +257,7 @@ func TestServeLogsPanics(t *testing.T) {
 			var out bytes.Buffer
 			cfg := handledBy(h)
 			cfg.Log = slog.New(slog.NewTextHandler(&out, nil))
-			err := Serve(cfg, new(recordedStream), &http.Request{RemoteAddr: "1.2.3.4:5"})
+			err := serve(cfg, new(recordedStream), &http.Request{RemoteAddr: "1.2.3.4:5"})
 			require.ErrorContains(t, err, "odd")
 			assert.Contains(t, out.String(), "odd")
 			assert.Contains(t, out.String(), "remote=1.2.3.4:5")
@@ -476,7 +482,7 @@ func TestServeReports(t *testing.T) {
 				Ended: func(x *Report) { got = append(got, x) },
 			}
 			req := new(http.Request).WithContext(ctx)
-			_ = Serve(cfg, &recordedStream{fails: tt.fails}, req)
+			_ = serve(cfg, &recordedStream{fails: tt.fails}, req)
 			require.Len(t, got, 1)
 			require.Equal(t, tt.status, got[0].Status)
 			require.Equal(t, tt.want, got[0].Err)

@@ -43,8 +43,8 @@ type Report struct {
 	Facts layer.Facts // facts that layers have reported to the Record of the request
 }
 
-// reported is a request's Report with the context in which layers report facts, in one allocation.
-type reported struct {
+// Reported is a request's Report with the context in which layers report facts, in one allocation.
+type Reported struct {
 	reqctx.Wrapper
 
 	report Report
@@ -54,16 +54,30 @@ type reported struct {
 
 // Value returns the request's PickInfo, with the Record of facts, to layers that ask for it, and the parent's values
 // to all others.
-func (r *reported) Value(key any) any {
+func (r *Reported) Value(key any) any {
 	if key == (reqctx.PickInfoKey{}) {
 		return &r.info
 	}
 	return r.Context.Value(key)
 }
 
+// NewStream returns a new S, which should be a [Stream], for the request of a server with the configuration cfg. If
+// cfg reports requests, it also returns the memory for the report of this one, which is part of the same allocation.
+func NewStream[S any](cfg *ServerConfig) (*S, *Reported) {
+	if cfg.Ended == nil {
+		return new(S), nil
+	}
+	x := new(struct {
+		stream   S
+		reported Reported
+	})
+	return &x.stream, &x.reported
+}
+
 // report serves req as Serve does, and reports it to cfg.Ended.
-func (cfg *ServerConfig) report(s Stream, req *http.Request) (err error) {
-	r := &reported{Wrapper: reqctx.Wrapper{Context: req.Context()}, info: layer.PickInfoFromContext(req.Context())}
+func (cfg *ServerConfig) report(s Stream, req *http.Request, r *Reported) (err error) {
+	r.Wrapper = reqctx.Wrapper{Context: req.Context()}
+	r.info = layer.PickInfoFromContext(req.Context())
 	r.info.Record = cmp.Or(r.info.Record, &r.record) // a Record of the server's context, or its own
 	*req = *req.WithContext(r)                       // the caller owns it, so that no copy is needed
 	x := &r.report

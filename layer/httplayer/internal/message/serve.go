@@ -60,12 +60,12 @@ type ServerConfig struct {
 	DrainTimeout    time.Duration // longest time between the two GOAWAYs of a drain; 0 means none
 }
 
-// Serve calls cfg.Exchange for a request, and sends the response on s. An error means that the response
-// is incomplete, and that the caller must abort it. A panic of the exchange becomes an error, and is
+// Serve calls cfg.Exchange for a request, and sends the response on s. r is the result of [NewStream]. An error means
+// that the response is incomplete, and that the caller must abort it. A panic of the exchange becomes an error, and is
 // logged unless it is [http.ErrAbortHandler].
-func Serve(cfg *ServerConfig, s Stream, req *http.Request) (err error) {
-	if cfg.Ended != nil {
-		return cfg.report(s, req)
+func Serve(cfg *ServerConfig, s Stream, req *http.Request, r *Reported) (err error) {
+	if r != nil {
+		return cfg.report(s, req, r)
 	}
 	_, err = cfg.respond(s, req, nil)
 	return err
