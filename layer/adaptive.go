@@ -99,6 +99,12 @@ func AdaptiveLimit[Req, Rsp any](p AdaptivePolicy, opts ...Option[Rsp]) Layer[Re
 	}
 }
 
+// AdaptiveLimit adds an [AdaptiveLimit] layer, which limits the requests in flight depending on the
+// latency.
+func (s Stack[Req, Rsp]) AdaptiveLimit(p AdaptivePolicy) Stack[Req, Rsp] {
+	return s.With("adaptive", AdaptiveLimit[Req](p, s.opts...))
+}
+
 // adaptiveLimit is the service of [AdaptiveLimit].
 type adaptiveLimit[Req, Rsp any] struct {
 	wrapper[Req, Rsp]

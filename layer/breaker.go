@@ -133,6 +133,11 @@ func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp]
 	}
 }
 
+// Breaker adds a [Breaker] layer, which stops sending requests to a failing service.
+func (s Stack[Req, Rsp]) Breaker(p BreakerPolicy) Stack[Req, Rsp] {
+	return s.With("breaker", Breaker[Req](p, s.opts...))
+}
+
 // breaker is the service of [Breaker]. Its state is the period in now, which is replaced at each
 // change.
 type breaker[Req, Rsp any] struct {

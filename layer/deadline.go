@@ -43,6 +43,12 @@ func DeadlineFromRequest[Req, Rsp any](read func(Req) (remaining time.Duration, 
 	}
 }
 
+// DeadlineFromRequest adds a [DeadlineFromRequest] layer, which limits each request to the time
+// that read returns for it.
+func (s Stack[Req, Rsp]) DeadlineFromRequest(read func(Req) (remaining time.Duration, ok bool)) Stack[Req, Rsp] {
+	return s.With("deadline_in", DeadlineFromRequest(read, s.opts...))
+}
+
 // deadlineIn is the service of [DeadlineFromRequest].
 type deadlineIn[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
@@ -117,6 +123,12 @@ func DeadlineToRequest[Req, Rsp any](write func(Req, time.Duration) Req, margin 
 		d.rejected.counter = o.instruments.LayerRejections.With("layer", "deadline")
 		return d
 	}
+}
+
+// DeadlineToRequest adds a [DeadlineToRequest] layer. It passes the remaining time minus margin to
+// write, which returns a copy of the request with this time.
+func (s Stack[Req, Rsp]) DeadlineToRequest(write func(Req, time.Duration) Req, margin time.Duration) Stack[Req, Rsp] {
+	return s.With("deadline_out", DeadlineToRequest(write, margin, s.opts...))
 }
 
 // deadlineOut is the service of [DeadlineToRequest].

@@ -44,6 +44,12 @@ func Drain[Req, Rsp any](d *Drainer, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	}
 }
 
+// Drain adds a [Drain] layer, which counts the open requests in d and rejects new requests while d
+// drains.
+func (s Stack[Req, Rsp]) Drain(d *Drainer) Stack[Req, Rsp] {
+	return s.With("drain", Drain[Req](d, s.opts...))
+}
+
 // drained is the service of the layer [Drain].
 type drained[Req, Rsp any] struct {
 	wrapper[Req, Rsp]

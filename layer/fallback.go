@@ -45,6 +45,11 @@ func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Lay
 	}
 }
 
+// Fallback adds a [Fallback] layer, which returns a substitute for a failure or a rejection.
+func (s Stack[Req, Rsp]) Fallback(p FallbackPolicy[Req, Rsp]) Stack[Req, Rsp] {
+	return s.With("fallback", Fallback(p, s.opts...))
+}
+
 // fallback is the service of [Fallback].
 type fallback[Req, Rsp any] struct {
 	wrapper[Req, Rsp]

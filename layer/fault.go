@@ -122,6 +122,12 @@ func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer
 	}
 }
 
+// FaultInjection adds a [FaultInjection] layer, which injects delays or errors into a share of the
+// requests.
+func (s Stack[Req, Rsp]) FaultInjection(p FaultPolicy[Req]) Stack[Req, Rsp] {
+	return s.With("fault", FaultInjection(p, s.opts...))
+}
+
 // faultInjection is the service of [FaultInjection].
 type faultInjection[Req, Rsp any] struct {
 	wrapper[Req, Rsp]

@@ -27,6 +27,11 @@ func Filter[Req, Rsp any](f func(Req) error, opts ...Option[Rsp]) Layer[Req, Rsp
 	}
 }
 
+// Filter adds a [Filter] layer, which rejects the requests for which f returns an error.
+func (s Stack[Req, Rsp]) Filter(f func(Req) error) Stack[Req, Rsp] {
+	return s.With("filter", Filter(f, s.opts...))
+}
+
 // filter is the service of [Filter].
 type filter[Req, Rsp any] struct {
 	wrapper[Req, Rsp]

@@ -135,6 +135,11 @@ func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 	}
 }
 
+// Hedge adds a [Hedge] layer, which sends a copy of a request that takes longer than most others.
+func (s Stack[Req, Rsp]) Hedge(p HedgePolicy[Req]) Stack[Req, Rsp] {
+	return s.With("hedge", Hedge(p, s.opts...))
+}
+
 // hedgePeriod is half the maximum age of the latencies from which the delay is computed.
 const hedgePeriod = 30 * time.Second
 

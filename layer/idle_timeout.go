@@ -43,6 +43,12 @@ func IdleTimeout[Req, Rsp any](d time.Duration, opts ...Option[Rsp]) Layer[Req, 
 	}
 }
 
+// IdleTimeout adds an [IdleTimeout] layer, which limits how long a single Read of a response body
+// may wait.
+func (s Stack[Req, Rsp]) IdleTimeout(limit time.Duration) Stack[Req, Rsp] {
+	return s.With("idle_timeout", IdleTimeout[Req](limit, s.opts...))
+}
+
 // idleTimeout is the service of [IdleTimeout].
 type idleTimeout[Req, Rsp any] struct {
 	wrapper[Req, Rsp]

@@ -45,6 +45,11 @@ func Limit[Req, Rsp any](n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	}
 }
 
+// Limit adds a [Limit] layer, which admits at most n requests at a time.
+func (s Stack[Req, Rsp]) Limit(n int) Stack[Req, Rsp] {
+	return s.With("limit", Limit[Req](n, s.opts...))
+}
+
 // limit is the service of [Limit].
 type limit[Req, Rsp any] struct {
 	wrapper[Req, Rsp]

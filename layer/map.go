@@ -23,6 +23,11 @@ func MapRequest[Req, Rsp any](f func(Req) Req) Layer[Req, Rsp] {
 	}
 }
 
+// MapRequest adds a [MapRequest] layer, which replaces each request by the result of f.
+func (s Stack[Req, Rsp]) MapRequest(f func(Req) Req) Stack[Req, Rsp] {
+	return s.With("map_request", MapRequest[Req, Rsp](f))
+}
+
 // mapRequest is the service of [MapRequest].
 type mapRequest[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
@@ -57,6 +62,11 @@ func MapResponse[Req, Rsp any](f func(Rsp) Rsp) Layer[Req, Rsp] {
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		return &mapResponse[Req, Rsp]{wrapper: wrapper[Req, Rsp]{next}, f: f}
 	}
+}
+
+// MapResponse adds a [MapResponse] layer, which replaces each response by the result of f.
+func (s Stack[Req, Rsp]) MapResponse(f func(Rsp) Rsp) Stack[Req, Rsp] {
+	return s.With("map_response", MapResponse[Req](f))
 }
 
 // mapResponse is the service of [MapResponse].

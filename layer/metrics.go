@@ -134,6 +134,11 @@ func Metrics[Req, Rsp any](i Instruments, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	}
 }
 
+// Metrics adds a [Metrics] layer, which counts requests and measures their duration.
+func (s Stack[Req, Rsp]) Metrics(i Instruments) Stack[Req, Rsp] {
+	return s.With("metrics", Metrics[Req](i, s.opts...))
+}
+
 // measured is the service of [Metrics].
 type measured[Req, Rsp any] struct {
 	wrapper[Req, Rsp]

@@ -122,6 +122,13 @@ func Mirror[Req, Rsp any](
 	}
 }
 
+// Mirror adds a [Mirror] layer, which sends copies of requests to another service.
+func (s Stack[Req, Rsp]) Mirror(
+	ctx context.Context, shadow Service[Req, Rsp], edit Editor[Req, Rsp], p MirrorPolicy[Req],
+) Stack[Req, Rsp] {
+	return s.With("mirror", Mirror(ctx, shadow, edit, p, s.opts...))
+}
+
 // mirror is the service of [Mirror].
 type mirror[Req, Rsp any] struct {
 	wrapper[Req, Rsp]

@@ -56,6 +56,12 @@ func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp
 	}
 }
 
+// Queue adds a [Queue] layer, in which up to capacity rejected requests wait, each for up to
+// maxWait.
+func (s Stack[Req, Rsp]) Queue(capacity int, maxWait time.Duration) Stack[Req, Rsp] {
+	return s.With("queue", Queue[Req](capacity, maxWait, s.opts...))
+}
+
 // queueAttempts is how often the queue sends a request to inner at most. Even after inner's Ready
 // has returned, inner may still reject it, because a new request was faster.
 const queueAttempts = 11

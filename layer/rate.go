@@ -47,6 +47,12 @@ func RateLimit[Req, Rsp any](perSecond float64, burst int, opts ...Option[Rsp]) 
 	}
 }
 
+// RateLimit adds a [RateLimit] layer, which admits perSecond requests per second and bursts of up
+// to burst requests.
+func (s Stack[Req, Rsp]) RateLimit(perSecond float64, burst int) Stack[Req, Rsp] {
+	return s.With("rate", RateLimit[Req](perSecond, burst, s.opts...))
+}
+
 // rateLimit is the service of [RateLimit].
 type rateLimit[Req, Rsp any] struct {
 	wrapper[Req, Rsp]

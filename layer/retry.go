@@ -72,6 +72,11 @@ func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Laye
 	}
 }
 
+// Retry adds a [Retry] layer, which sends a failed request again if another attempt may succeed.
+func (s Stack[Req, Rsp]) Retry(p RetryPolicy[Req, Rsp]) Stack[Req, Rsp] {
+	return s.With("retry", Retry(p, s.opts...))
+}
+
 // retry is the service of [Retry].
 type retry[Req, Rsp any] struct {
 	wrapper[Req, Rsp]

@@ -90,6 +90,11 @@ func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	}
 }
 
+// Shed adds a [Shed] layer, which rejects requests of low priority before the capacity is used up.
+func (s Stack[Req, Rsp]) Shed(p ShedPolicy) Stack[Req, Rsp] {
+	return s.With("shed", Shed[Req](p, s.opts...))
+}
+
 // capacityOf looks in svc for the nearest [Limit] or [AdaptiveLimit], and returns a function that
 // returns how many requests svc admits at a time: that limit, which may change, plus the capacity of
 // the Queues above it. It returns nil if there is none.

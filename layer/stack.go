@@ -41,7 +41,8 @@ func (s Stack[Req, Rsp]) WithMetrics(i Instruments) Stack[Req, Rsp] {
 }
 
 // With returns a stack to which l was added below the other layers. [Describe] shows the
-// layer by name. If l is nil, the stack is returned unchanged.
+// layer by name. If l is nil, the stack is returned unchanged. Most layers of this package have a method
+// of Stack instead, which also passes the stack's options to the layer.
 func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {
 	if l != nil {
 		// Clip makes append copy the slice, so that stacks derived from s do not overwrite each other's layers.

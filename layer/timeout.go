@@ -41,6 +41,11 @@ func Timeout[Req, Rsp any](limit time.Duration, opts ...Option[Rsp]) Layer[Req, 
 	})
 }
 
+// Timeout adds a [Timeout] layer, which limits the time until the end of the response.
+func (s Stack[Req, Rsp]) Timeout(limit time.Duration) Stack[Req, Rsp] {
+	return s.With("timeout", Timeout[Req](limit, s.opts...))
+}
+
 // ResponseHeaderTimeout limits the time for which a request waits for its response headers. This
 // includes waiting in queues below. It does not include the upload: while an endpoint of package
 // httplayer waits for a piece of the request body, the limit does not run. It starts from zero with
@@ -72,6 +77,12 @@ func ResponseHeaderTimeout[Req, Rsp any](limit time.Duration, opts ...Option[Rsp
 		l.expired.counter = o.instruments.Timeouts.With("limit", "response_header")
 		return l
 	})
+}
+
+// ResponseHeaderTimeout adds a [ResponseHeaderTimeout] layer, which limits the time until the
+// response headers arrive.
+func (s Stack[Req, Rsp]) ResponseHeaderTimeout(limit time.Duration) Stack[Req, Rsp] {
+	return s.With("response_header_timeout", ResponseHeaderTimeout[Req](limit, s.opts...))
 }
 
 // limitTime returns the layer Timeout, or ResponseHeaderTimeout if hidden is true, with the time limit

@@ -49,6 +49,11 @@ func Trace[Req, Rsp any](
 	}
 }
 
+// Trace adds a [Trace] layer, which reports each request to the [Span] that start returns.
+func (s Stack[Req, Rsp]) Trace(start func(ctx context.Context, req Req) (context.Context, Span[Rsp])) Stack[Req, Rsp] {
+	return s.With("trace", Trace(start, s.opts...))
+}
+
 // traced is the service of [Trace].
 type traced[Req, Rsp any] struct {
 	wrapper[Req, Rsp]
