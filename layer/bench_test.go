@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
 )
 
 type noop struct{ layer.Service[int, int] }
@@ -41,6 +42,24 @@ func BenchmarkNoop(b *testing.B) {
 				stack = stack.With("noop", func(next layer.Service[int, int]) layer.Service[int, int] { return noop{next} })
 			}
 			call(b, stack.Service(layer.Func[int, int](echo)))
+		})
+	}
+}
+
+// BenchmarkCatalog measures each layer of the catalog with a request that it admits.
+func BenchmarkCatalog(b *testing.B) {
+	req := new(layertest.Request)
+	rsp := new(layertest.Response)
+	leaf := layer.Func[kitQ, kitR](func(context.Context, kitQ) (kitR, error) { return rsp, nil })
+	for _, e := range catalogLayers() {
+		b.Run(e.name, func(b *testing.B) {
+			svc := e.newLayer(b.Context())(leaf)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := svc.Call(context.Background(), req); err != nil {
+					b.Fatal(err)
+				}
+			}
 		})
 	}
 }
@@ -110,10 +129,6 @@ func BenchmarkQueueRejection(b *testing.B) {
 			})
 		})
 	}
-}
-
-func BenchmarkTimeout(b *testing.B) {
-	call(b, layer.Timeout[int, int](time.Second)(layer.Func[int, int](echo)))
 }
 
 func BenchmarkAdaptiveLimit(b *testing.B) {
@@ -294,10 +309,6 @@ func BenchmarkFaultInjection(b *testing.B) {
 	b.Run("on", func(b *testing.B) { call(b, layer.FaultInjection[int, int](p)(layer.Func[int, int](echo))) })
 }
 
-func BenchmarkFilter(b *testing.B) {
-	call(b, layer.Filter[int, int](func(int) error { return nil })(layer.Func[int, int](echo)))
-}
-
 func BenchmarkHedge(b *testing.B) {
 	inner := layer.Func[int, int](echo)
 	b.Run("not to be hedged", func(b *testing.B) {
@@ -378,10 +389,6 @@ func (h hedgeByGoroutines) Call(ctx context.Context, req int) (int, error) {
 	return a.rsp, a.err
 }
 
-func BenchmarkLazy(b *testing.B) {
-	call(b, layer.Lazy(func() layer.Service[int, int] { return layer.Func[int, int](echo) }))
-}
-
 func BenchmarkMap(b *testing.B) {
 	id := func(n int) int { return n }
 	leaf := layer.Func[int, int](echo)
@@ -449,16 +456,6 @@ func BenchmarkRateLimitBy(b *testing.B) {
 			next++
 		}
 	})
-}
-
-func BenchmarkReconnect(b *testing.B) {
-	ctx := b.Context()
-	connect := func(context.Context) (layer.Service[int, int], error) { return layer.Func[int, int](echo), nil }
-	svc := layer.Reconnect(ctx, connect, layer.Backoff{})
-	if err := svc.Ready(ctx); err != nil {
-		b.Fatal(err)
-	}
-	call(b, svc)
 }
 
 type retryRequest struct {

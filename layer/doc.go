@@ -19,7 +19,7 @@
 //	admission    Limit  AdaptiveLimit  RateLimit  RateLimitBy  Shed  Queue  Drain
 //	failure      Breaker  Fallback  Reconnect
 //	retries      Retry  Hedge: both withdraw from a Budget
-//	composition  Router  Cache  Lazy  Shared  MapRequest  MapResponse  Filter
+//	composition  Router  Cache  Lazy  Shared  Only  MapRequest  MapResponse  Filter
 //	observation  Metrics  Trace  FaultInjection  Mirror
 //
 // The documentation of each layer is divided into Admission, Cancellation, Body, Errors and Cost. In

@@ -40,6 +40,9 @@ func (p *panicking) complete(_ context.Context, rsp panicR, o layer.Observer) pa
 	return layer.AtEnd[panicR]()(context.Background(), rsp, o)
 }
 
+func (p *panicking) classifier() layer.Option[panicR] { return layer.WithClassifier(p.classify) }
+func (p *panicking) completion() layer.Option[panicR] { return layer.WithCompletion(p.complete) }
+
 // Counter, gauge and histogram. With does not panic.
 func (p *panicking) Add(float64)                  { p.boom() }
 func (p *panicking) Set(float64)                  { p.boom() }
@@ -99,62 +102,22 @@ func traceOf(head, end func()) panicL {
 	})
 }
 
-func neverHandles(context.Context, int, layer.Outcome[panicR]) (panicR, error) { panic("not called") }
-
 // callerCallbacks has every callback that runs on the caller's goroutine.
-func callerCallbacks(p *panicking) map[string]panicL {
-	classify, until, measured := layer.WithClassifier(p.classify), layer.WithCompletion(p.complete), layer.WithMetrics[panicR](p.instruments())
-	yes := func(int) bool { p.boom(); return true }
-	always := layer.BreakerPolicy{ConsecutiveFailures: 1, MinSuccessRate: 0.5}
-	fixed := layer.HedgePolicy[int]{MinDelay: time.Hour, MaxDelay: time.Hour}
-	layers := map[string]panicL{
-		"trace: head":         traceOf(p.boom, nothing),
-		"trace: end":          traceOf(nothing, p.boom),
-		"map_response":        layer.MapResponse[int](func(rsp panicR) panicR { p.boom(); return rsp }),
-		"map_request":         layer.MapRequest[int, panicR](func(n int) int { p.boom(); return n }),
-		"filter":              layer.Filter[int, panicR](func(int) error { p.boom(); return nil }),
-		"rate_by: key":        layer.RateLimitBy[int, int, panicR](func(n int) int { p.boom(); return n }, 1e6, 1000, 10),
-		"deadline_in: read":   layer.DeadlineFromRequest[int, panicR](func(int) (time.Duration, bool) { p.boom(); return time.Hour, true }),
-		"fault: match":        layer.FaultInjection[int, panicR](layer.FaultPolicy[int]{Fraction: 1, Delay: 1, TTL: time.Hour, Match: yes}),
-		"retry: requests":     layer.Retry(layer.RetryPolicy[int, panicR]{CanRetry: yes}),
-		"retry: outcomes":     layer.Retry(layer.RetryPolicy[int, panicR]{RetryIf: func(layer.Outcome[panicR]) bool { p.boom(); return false }}),
-		"retry: classify":     layer.Retry(layer.RetryPolicy[int, panicR]{}, classify),
-		"retry: until":        layer.Retry(layer.RetryPolicy[int, panicR]{AttemptTimeout: time.Hour}, until),
-		"hedge: only":         layer.Hedge[int, panicR](layer.HedgePolicy[int]{HedgeIf: yes}),
-		"hedge: classify":     layer.Hedge(fixed, classify),
-		"hedge: alone":        layer.Hedge(layer.HedgePolicy[int]{}, classify),
-		"hedge: until":        layer.Hedge(fixed, until),
-		"fallback: classify":  layer.Fallback(layer.FallbackPolicy[int, panicR]{Handle: neverHandles}, classify),
-		"fallback: when":      layer.Fallback(layer.FallbackPolicy[int, panicR]{Handle: neverHandles, FallbackIf: func(layer.Class, layer.Outcome[panicR]) bool { p.boom(); return false }}),
-		"breaker: classify":   layer.Breaker[int](always, classify),
-		"adaptive: classify":  layer.AdaptiveLimit[int](layer.AdaptivePolicy{}, classify),
-		"metrics: classify":   layer.Metrics[int](layer.Instruments{}, classify),
-		"metrics: instrument": layer.Metrics[int, panicR](p.instruments()),
-		"queue: instrument":   layer.Queue[int](1, time.Hour, measured),
-		"observer: data": func(next panicS) panicS {
-			return layer.Func[int, panicR](func(ctx context.Context, n int) (panicR, error) {
-				rsp, err := next.Call(ctx, n)
-				return layer.AtEnd[panicR]()(ctx, rsp, dataObserver(p.boom)), err
-			})
+func callerCallbacks() map[string]func(*panicking) panicL {
+	layers := map[string]func(*panicking) panicL{
+		"observer: data": func(p *panicking) panicL {
+			return func(next panicS) panicS {
+				return layer.Func[int, panicR](func(ctx context.Context, n int) (panicR, error) {
+					rsp, err := next.Call(ctx, n)
+					return layer.AtEnd[panicR]()(ctx, rsp, dataObserver(p.boom)), err
+				})
+			}
 		},
 	}
-	for name, l := range map[string]func(...layer.Option[panicR]) panicL{
-		"limit":                   func(o ...layer.Option[panicR]) panicL { return layer.Limit[int](1, o...) },
-		"adaptive":                func(o ...layer.Option[panicR]) panicL { return layer.AdaptiveLimit[int](layer.AdaptivePolicy{}, o...) },
-		"shed":                    func(o ...layer.Option[panicR]) panicL { return layer.Shed[int](layer.ShedPolicy{}, o...) },
-		"drain":                   func(o ...layer.Option[panicR]) panicL { return layer.Drain[int](layer.NewDrainer(), o...) },
-		"breaker":                 func(o ...layer.Option[panicR]) panicL { return layer.Breaker[int](always, o...) },
-		"metrics":                 func(o ...layer.Option[panicR]) panicL { return layer.Metrics[int](layer.Instruments{}, o...) },
-		"timeout":                 func(o ...layer.Option[panicR]) panicL { return layer.Timeout[int](time.Hour, o...) },
-		"response_header_timeout": func(o ...layer.Option[panicR]) panicL { return layer.ResponseHeaderTimeout[int](time.Hour, o...) },
-		"idle_timeout":            func(o ...layer.Option[panicR]) panicL { return layer.IdleTimeout[int](time.Hour, o...) },
-		"trace": func(o ...layer.Option[panicR]) panicL {
-			return layer.Trace(func(ctx context.Context, _ int) (context.Context, layer.Span[panicR]) {
-				return ctx, panickingSpan{nothing, nothing}
-			}, o...)
-		},
-	} {
-		layers[name+": until"] = l(until)
+	for _, e := range catalog() {
+		for name, l := range e.callbacks {
+			layers[e.name+": "+name] = l
+		}
 	}
 	return layers
 }
@@ -167,14 +130,14 @@ func (o dataObserver) End(error) {}
 // A panic on the caller's goroutine reaches the caller, and everything is released. The
 // only slot below serves the next request, although the context has not ended.
 func TestPanicOnCallerGoroutine(t *testing.T) {
-	for name := range callerCallbacks(new(panicking)) {
+	for name, mk := range callerCallbacks() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := new(panicking)
 				below := layer.Limit[int, panicR](1)(layer.Func[int, panicR](func(context.Context, int) (panicR, error) {
 					return &breakerReply{200, &panickingBody{Reader: strings.NewReader("x")}}, nil
 				}))
-				svc := callerCallbacks(p)[name](below)
+				svc := mk(p)(below)
 				serve := func() {
 					rsp, err := svc.Call(context.Background(), 1)
 					require.NoError(t, err)

@@ -22,7 +22,7 @@ import (
 // panics, and callers cancel. Rejected requests must be unchanged, every body closed, and
 // all counts 0 at the end.
 func TestRandomStacks(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(1000) {
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { newRandomStack(t, seed).run() })
 		}) {
@@ -36,6 +36,7 @@ type (
 	randomR = *response
 	randomS = layer.Stack[randomQ, randomR]
 	randomV = layer.Service[randomQ, randomR]
+	randomL = layer.Layer[randomQ, randomR]
 
 	randomRequest struct {
 		Method string
@@ -106,7 +107,8 @@ type randomStack struct {
 	life        context.Context
 	stack       randomS
 	drain       *layer.Drainer
-	spans       atomic.Int64 // that are open
+	budget      *layer.Budget // of all retries and hedges
+	spans       atomic.Int64  // that are open
 
 	mu      sync.Mutex
 	replies []*randomReply
@@ -188,45 +190,30 @@ func (s *randomStack) instead(ctx context.Context, req randomQ, _ layer.Outcome[
 	return s.reply(ctx, req, 0), nil
 }
 
-// grow adds random layers.
+// grow adds random layers of the catalog.
 func (s *randomStack) grow() {
-	budget := layer.NewBudget(0, 1, 1000)
-	hedge := layer.HedgePolicy[randomQ]{Budget: budget, MinDelay: 30 * time.Millisecond, MaxDelay: 30 * time.Millisecond}
-	breaker := layer.BreakerPolicy{ConsecutiveFailures: 3, Backoff: layer.Backoff{Min: 50 * time.Millisecond, Max: 100 * time.Millisecond}}
+	s.budget = layer.NewBudget(0, 1, 1000)
+	layers := catalog()
 	for range 1 + s.draw(6) {
-		st := s.stack
-		layers := []func() randomS{
-			func() randomS { return st.Timeout(50*time.Millisecond + s.ms(300)) },
-			func() randomS { return st.ResponseHeaderTimeout(50*time.Millisecond + s.ms(200)) },
-			func() randomS { return st.IdleTimeout(10*time.Millisecond + s.ms(50)) },
-			func() randomS {
-				return st.Retry(layer.RetryPolicy[randomQ, randomR]{Budget: budget, AttemptTimeout: s.ms(2) * 60})
-			},
-			func() randomS { return st.Hedge(hedge) },
-			func() randomS { return st.Queue(1+s.draw(5), 50*time.Millisecond+s.ms(200)) },
-			func() randomS { return st.Limit(1 + s.draw(3)) },
-			func() randomS { return st.Breaker(breaker) },
-			func() randomS { return st.Shed(layer.ShedPolicy{}) },
-			func() randomS { return st.AdaptiveLimit(layer.AdaptivePolicy{Initial: 2}) },
-			func() randomS { return st.Metrics(layer.Instruments{}) },
-			func() randomS { return st.Drain(s.drain) },
-			func() randomS { return st.RateLimit(30, 3) },
-			func() randomS { return st.Fallback(layer.FallbackPolicy[randomQ, randomR]{Handle: s.instead}) },
-			func() randomS {
-				return st.With("cache", func(next randomV) randomV {
-					return layer.NewCache(s.life, func(context.Context, int) randomV { return next },
-						layer.CachePolicy{IdleTimeout: 50 * time.Millisecond}).Service(1)
-				})
-			},
-			func() randomS {
-				return st.Trace(func(ctx context.Context, _ randomQ) (context.Context, layer.Span[randomR]) {
-					s.spans.Add(1)
-					return ctx, randomSpan{&s.spans}
-				})
-			},
-		}
-		s.stack = layers[s.draw(len(layers))]()
+		e := layers[s.draw(len(layers))]
+		s.stack = s.stack.With(e.name, e.random(s))
 	}
+}
+
+// randomEditor is the part of an Editor that Mirror uses.
+type randomEditor struct {
+	layer.Editor[randomQ, randomR]
+}
+
+func (randomEditor) TeeRequest(req randomQ, limit int64, whole func(randomQ, bool)) randomQ {
+	copied := &randomRequest{Method: req.Method, id: req.id, dice: newRandomDice(uint64(req.id), 0)}
+	if req.Body == nil {
+		whole(copied, true)
+		return req
+	}
+	other := *req
+	other.Body = layer.TeeBody(req.Body, -1, limit, func(_ []byte, ok bool) { whole(copied, ok) })
+	return &other
 }
 
 type randomSpan struct{ open *atomic.Int64 }

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/layer/layertest"
 )
 
 // sharing returns two services with the same shared layer. They return 1 and 2 after a second.
@@ -93,14 +92,6 @@ func TestSharedWithoutContext(t *testing.T) {
 	}
 	_, err := layer.Shared(detached)(layer.Func[int, int](echo)).Call(t.Context(), 1)
 	require.EqualError(t, err, "shared: not ready: the layer does not pass the context of the request")
-}
-
-func TestConformShared(t *testing.T) {
-	type (
-		Q = *layertest.Request
-		R = *layertest.Response
-	)
-	layertest.Run(t, layertest.Layer{Layer: layer.Shared(layer.Limit[Q, R](1 << 30))})
 }
 
 func ExampleShared() {

@@ -100,6 +100,7 @@ type (
 	HedgePolicy    = layer.HedgePolicy[*Call]
 	FallbackPolicy = layer.FallbackPolicy[*Call, *Reply]
 	FaultPolicy    = layer.FaultPolicy[*Call]
+	MirrorPolicy   = layer.MirrorPolicy[*Call]
 )
 
 // NewStack returns a stack without layers for gRPC. Its layers read calls and replies through the zero

@@ -506,7 +506,7 @@ func (s *witness) all() []string {
 func mirrored(t *testing.T, protocol EndpointOption, primary, shadow http.Handler) Service {
 	t.Helper()
 	to := endpoint(t, serve(t, shadow), protocol)
-	return NewStack().Mirror(t.Context(), to, HTTP{}, layer.MirrorPolicy[*http.Request]{}).
+	return NewStack().Mirror(t.Context(), to, HTTP{}, MirrorPolicy{}).
 		Service(endpoint(t, serve(t, primary), protocol))
 }
 
@@ -587,7 +587,7 @@ func TestE2EMirrorBehindProxy(t *testing.T) {
 			defer cancel()
 			to := &witness{then: shadow}
 			svc := NewStack().
-				Mirror(ctx, endpoint(t, serve(t, to)), HTTP{}, layer.MirrorPolicy[*http.Request]{Timeout: time.Minute}).
+				Mirror(ctx, endpoint(t, serve(t, to)), HTTP{}, MirrorPolicy{Timeout: time.Minute}).
 				Service(endpoint(t, serve(t, &witness{})))
 			addr := serve(t, Handler(svc))
 			for _, h2 := range []bool{false, true} {

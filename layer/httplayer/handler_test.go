@@ -1065,7 +1065,7 @@ func TestExpectContinueBelowLayers(t *testing.T) {
 		"retry":  func(s Service) http.Handler { return Handler(NewStack().Retry(anyway).Service(s)) },
 		"logged": func(s Service) http.Handler { return Handler(s, WithAccessLog(io.Discard, JSONLog, nil)) },
 		"mirror": func(s Service) http.Handler {
-			return Handler(NewStack().Mirror(t.Context(), mirror, HTTP{}, layer.MirrorPolicy[*http.Request]{}).Service(s))
+			return Handler(NewStack().Mirror(t.Context(), mirror, HTTP{}, MirrorPolicy{}).Service(s))
 		},
 		"all": func(s Service) http.Handler {
 			stack := NewStack().Timeout(patience).Retry(anyway).Queue(9, patience).IdleTimeout(patience)

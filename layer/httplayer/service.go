@@ -22,6 +22,7 @@ type (
 	HedgePolicy    = layer.HedgePolicy[*http.Request]
 	FallbackPolicy = layer.FallbackPolicy[*http.Request, *http.Response]
 	FaultPolicy    = layer.FaultPolicy[*http.Request]
+	MirrorPolicy   = layer.MirrorPolicy[*http.Request]
 )
 
 // NewStack returns an empty stack for the messages of net/http. Its layers use [HTTP], unless opts

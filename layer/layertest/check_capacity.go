@@ -32,9 +32,9 @@ func defaultCallers() int {
 // request.
 func storm[Req, Rsp any](e env[Req, Rsp]) {
 	r := e.rig()
-	calls := make([]*probe[Req, Rsp], 0, e.callers)
+	calls := make([]*probe[Req, Rsp], 0, e.Callers)
 	var waiters []*waiter
-	for i := range e.callers {
+	for i := range e.Callers {
 		ctx, cancel := context.WithCancelCause(r.ctx)
 		defer cancel(nil) //nolint:gocritic // after the storm
 		calls = append(calls, r.start(ctx, plan{delay: time.Microsecond}))
@@ -108,7 +108,7 @@ func capacityKept[Req, Rsp any](e env[Req, Rsp]) {
 	rounds := 10
 	if r.isLayer() {
 		unlimitedCalls(e)
-		n = min(max(2*(r.Limit+r.Queue), 100), e.callers)
+		n = min(max(2*(r.Limit+r.Queue), 100), e.Callers)
 	}
 	// A constant seed, so that a failure can be repeated.
 	rng := rand.New(rand.NewPCG(9, 9))
@@ -129,12 +129,12 @@ func unlimitedCalls[Req, Rsp any](e env[Req, Rsp]) {
 		return
 	}
 	r := e.rig()
-	for range e.callers {
+	for range e.Callers {
 		r.start(r.ctx, plan{hold: true})
 	}
 	synctest.Wait()
-	if n := r.inner.InFlight(); n < e.callers {
-		failf("%d of %d calls are admitted by a layer without a limit", n, e.callers)
+	if n := r.inner.InFlight(); n < e.Callers {
+		failf("%d of %d calls are admitted by a layer without a limit", n, e.Callers)
 	}
 }
 

@@ -84,7 +84,7 @@ func (r *rig[Req, Rsp]) newCalls() {
 // defect.
 func cancelHarmless[Req, Rsp any](e env[Req, Rsp]) {
 	// Fewer rounds for subjects that take long to fill.
-	rounds := min(max(10*e.callers/(e.Limit+e.Queue+1), 3), 100)
+	rounds := min(max(10*e.Callers/(e.Limit+e.Queue+1), 3), 100)
 	for round := range rounds {
 		cancelReady(e, round)
 	}
@@ -94,7 +94,7 @@ func cancelHarmless[Req, Rsp any](e env[Req, Rsp]) {
 	if e.Queue >= 3 {
 		r := e.rig()
 		r.inner.Deny()
-		for round := range e.callers {
+		for round := range e.Callers {
 			r.cancelHead(round)
 		}
 	}
@@ -239,7 +239,7 @@ const (
 func wakeUpsBounded[Req, Rsp any](e env[Req, Rsp]) {
 	if e.Queue == 0 {
 		r := e.rig()
-		n := min(e.callers, 100)
+		n := min(e.Callers, 100)
 		for range n {
 			must(r.call(r.ctx, plan{}).checkSuccess(r.bodies))
 		}

@@ -71,7 +71,7 @@ func (c check[Req, Rsp]) skips(s *subject[Req, Rsp]) string {
 		return "the checks cannot close it (Close, OutlivesInner)"
 	case isCheck(14) && s.MaxAttempts == 1:
 		return "it sends a request once (MaxAttempts)"
-	case isCheck(4, 12, 15) && s.queueBelow:
+	case isCheck(4, 12, 15) && s.QueueBelow:
 		return "requests that inner rejects wait below the limit"
 	}
 	return ""

@@ -3,6 +3,7 @@ package layertest
 import (
 	"context"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -35,6 +36,15 @@ func counts(complete completion) (aLayer, func() int) {
 	var ended atomic.Int64
 	return func(next service) service { return counted{next, &ended, complete} },
 		func() int { return int(ended.Load()) }
+}
+
+// short returns spec with fewer concurrent callers, unless GOTOWER_TESTS is "full" or the
+// race detector is on.
+func short(spec Layer) Layer {
+	if os.Getenv("GOTOWER_TESTS") != "full" && !raceEnabled {
+		spec.Callers = shortCallers
+	}
+	return spec
 }
 
 func TestRunCorrectLayers(t *testing.T) {

@@ -58,6 +58,7 @@ func TestSpecInvalid(t *testing.T) {
 	}{
 		"Queue of the spec is negative":                             Layer{Layer: passes, Queue: -3},
 		"MaxWait of the spec is negative":                           Layer{Layer: passes, MaxWait: -1},
+		"Callers of the spec is negative":                           Layer{Layer: passes, Callers: -1},
 		"Limit and Queue of the spec are more than 100000 together": Layer{Layer: passes, Limit: math.MaxInt, Queue: 1},
 		"Request of the spec returns nil":                           Layer{Layer: passes, Request: func(int) *Request { return nil }},
 		"Response of the spec returns nil":                          Layer{Layer: passes, Response: func(int) *Response { return nil }},

@@ -185,7 +185,7 @@ func (l LayerOf[Req, Rsp]) unlimited() LayerOf[Req, Rsp] {
 
 // many has a limit that the concurrent callers do not reach.
 func many(wrong fault) Layer {
-	return Layer{Layer: limits(150, layer.AtEnd[*Response](), wrong), Limit: 150, callers: 100}
+	return Layer{Layer: limits(150, layer.AtEnd[*Response](), wrong), Limit: 150, Callers: 100}
 }
 
 // long has a queue that is long enough for check 11.

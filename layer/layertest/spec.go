@@ -86,8 +86,12 @@ type LayerOf[Req, Rsp any] struct {
 	// a body. It is ignored under the race detector, because sync.Pool drops items there.
 	NoAllocs bool
 
-	callers    int  // number of concurrent callers; 0 means defaultCallers
-	queueBelow bool // requests that Limit admits may wait in a queue below the limit
+	// QueueBelow declares that requests which Limit admits may wait in a queue below the limit.
+	QueueBelow bool
+
+	// Callers is the number of concurrent callers in the checks; 0 means 1000. A smaller number
+	// shortens the tests of many layers, and finds fewer races.
+	Callers int
 }
 
 // Service is the [ServiceOf] for a service that works with any requests.
@@ -116,7 +120,7 @@ type ServiceOf[Req, Rsp any] struct {
 }
 
 // subject is the layer or service under test: its validated spec with all defaults. For a service,
-// only the fields Request, MaxAttempts and callers of the embedded LayerOf are set.
+// only the fields Request, MaxAttempts and Callers of the embedded LayerOf are set.
 type subject[Req, Rsp any] struct {
 	LayerOf[Req, Rsp]
 	service   *ServiceOf[Req, Rsp] // nil for a layer
@@ -151,7 +155,7 @@ func (s LayerOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	if err := cmp.Or(s.validate(), checkFactory("Request", s.Request), checkFactory("Response", s.Response)); err != nil {
 		return nil, err
 	}
-	s.callers, s.Pause = cmp.Or(s.callers, defaultCallers()), cmp.Or(s.Pause, time.Second)
+	s.Callers, s.Pause = cmp.Or(s.Callers, defaultCallers()), cmp.Or(s.Pause, time.Second)
 	s.MaxAttempts = max(s.MaxAttempts, 1)
 	return &subject[Req, Rsp]{
 		LayerOf: s, requests: messagesOf(s.Request), responses: messagesOf(s.Response),
@@ -174,7 +178,7 @@ func (s ServiceOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	}
 	// A service is a layer's counterpart without an inner service: nobody supplies responses, and it sends once.
 	return &subject[Req, Rsp]{
-		LayerOf: LayerOf[Req, Rsp]{Request: s.Request, MaxAttempts: 1, callers: defaultCallers()},
+		LayerOf: LayerOf[Req, Rsp]{Request: s.Request, MaxAttempts: 1, Callers: defaultCallers()},
 		service: &s, requests: messagesOf(s.Request), responses: messagesOf[Rsp](nil),
 		background: true, bodies: layer.HasBody[Rsp](), fills: s.Fill != nil, closes: s.Close != nil,
 	}, nil
@@ -188,7 +192,7 @@ const maxHeld = 100_000
 func (s LayerOf[Req, Rsp]) validate() error {
 	for name, n := range map[string]int64{
 		"Limit": int64(s.Limit), "Queue": int64(s.Queue), "MaxWait": int64(s.MaxWait),
-		"MaxAttempts": int64(s.MaxAttempts), "Pause": int64(s.Pause),
+		"MaxAttempts": int64(s.MaxAttempts), "Pause": int64(s.Pause), "Callers": int64(s.Callers),
 	} {
 		if n < 0 {
 			return fmt.Errorf("%s of the spec is negative", name)
