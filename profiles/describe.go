@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/gotower/gotower/layer"
@@ -132,4 +133,14 @@ func (s *split[Req, Rsp]) explain(explanation *layer.Explanation, drawn int) {
 		}})
 	}
 	explanation.Add(d)
+}
+
+// describeTargets returns the targets of the split with their weights as a text, such as
+// "web-v1:80 90, web-v2:80 10".
+func (s *split[Req, Rsp]) describeTargets() string {
+	texts := make([]string, 0, min(len(s.parts), maxExplained))
+	for _, p := range s.parts[:min(len(s.parts), maxExplained)] {
+		texts = append(texts, p.Authority+" "+strconv.FormatUint(uint64(p.Weight), 10))
+	}
+	return strings.Join(texts, ", ")
 }
