@@ -74,7 +74,9 @@ func (o *options) routed(ctx context.Context, c *Client, target string) *routed 
 		Target: target, Source: o.profiles, InitialWait: profileWait, Log: o.log,
 	}, httplayer.HTTP{}, func(name string) httplayer.Service { return r.cache.Service(backendKey{name: name}) },
 		profiles.WithRouteLayers(httplayer.HTTP{}),
-		profiles.WithDefaultRoute(attempts.Service),
+		profiles.WithDefaultRoute(func(_ *profiles.Profile, next httplayer.Service) httplayer.Service {
+			return attempts.Service(next)
+		}),
 		profiles.WithPerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
 			// The route's own timeout applies instead.
 			if route.Timeout > 0 || route.RequestTimeout > 0 {
@@ -82,10 +84,7 @@ func (o *options) routed(ctx context.Context, c *Client, target string) *routed 
 			}
 			return timeout.Service(next)
 		}),
-		profiles.WithForward(func(e *resolve.Endpoint) httplayer.Service {
-			return r.cache.Service(backendKey{name: e.Addr.String(), endpoint: e})
-		}),
-		profiles.WithBackends(func(b *profiles.Backend) httplayer.Service {
+		profiles.WithBackends(func(_ context.Context, b *profiles.Backend) httplayer.Service {
 			k := backendKey{name: b.Authority, endpoint: b.Endpoint, balancing: b.Balancing}
 			if b.Endpoint != nil {
 				k.name = b.Endpoint.Addr.String()

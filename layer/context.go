@@ -124,6 +124,7 @@ func PriorityFromContext(ctx context.Context) Priority {
 type Route struct {
 	Name   string            // for display; may be empty
 	Labels map[string]string // for metrics and tap; must not be modified
+	Value  any               // of the program that made the route, for its own layers
 }
 
 // routeKey is the context key of a request's route.

@@ -49,12 +49,16 @@ type Balancing struct {
 	Breaker layer.BreakerPolicy
 }
 
-// WithBackends sets the function mk, which makes the service for a backend of a [Route].
-// Backends with equal Authority, Endpoint, Missing, Balancing and Value share one service. The service is
-// kept until a profile contains no such backend; mk must release the services of earlier backends.
-// Without this option, [New]'s mk makes the service for an Authority, and [WithForward]'s for an
-// Endpoint.
-func WithBackends[Req, Rsp any](mk layer.MakeService[*Backend, Req, Rsp]) Option[Req, Rsp] {
+// WithBackends sets the function mk, which makes the service for a backend of a [Route]. A profile's Targets
+// are backends too, with the profile's Value, and so is its Endpoint if [Profile.Dispatch] returns
+// [ToEndpoint]. Routes still apply to an endpoint, unlike in linkerd's proxy, because linkerd's controller
+// sends no routes together with one.
+//
+// Backends with equal Authority, Endpoint, Missing, Balancing and Value share one service. ctx ends when a
+// profile without such a backend has become current; mk must then release the service.
+//
+// Without this option, [New]'s mk makes the service for an Authority, and a Router ignores endpoints.
+func WithBackends[Req, Rsp any](mk func(ctx context.Context, b *Backend) layer.Service[Req, Rsp]) Option[Req, Rsp] {
 	return func(o *options[Req, Rsp]) { o.backends = mk }
 }
 
@@ -82,16 +86,15 @@ func (r *Router[Req, Rsp]) routeSplit(route *liveRoute[Req, Rsp], parent map[str
 		if r.protocol != nil {
 			svc = r.filtered(b, svc)
 		}
-		s.add(Target{Authority: b.label(), Weight: b.Weight}, svc)
-		last := &s.parts[len(s.parts)-1]
-		if last.key = key; labels {
-			last.route = cmp.Or(route.def.toBackend(b, parent), route.info)
+		s.add(Target{Authority: b.label(), Weight: b.Weight}, svc, key)
+		if labels {
+			s.parts[len(s.parts)-1].route = cmp.Or(route.def.toBackend(b, parent), route.info)
 		}
 	}
 	if len(s.parts) == 0 {
 		s.add(Target{Authority: "none", Weight: 1}, failingBackend[Req, Rsp]{&layer.Error{
 			Layer: layerName, Target: r.target, Kind: layer.ErrNotReady, Reason: "the route has no backends",
-		}})
+		}}, backendKey{})
 	}
 	return s
 }
@@ -107,7 +110,7 @@ func (r Route) toBackend(b *Backend, parent map[string]string) *layer.Route {
 	for _, m := range []map[string]string{parent, r.Labels, b.Labels} {
 		maps.Copy(labels, m)
 	}
-	return &layer.Route{Name: r.Name, Labels: labels}
+	return &layer.Route{Name: r.Name, Labels: labels, Value: r.Value}
 }
 
 // backend returns the service for b. key must be b.key(). If a current backend's key is the same,
@@ -115,12 +118,13 @@ func (r Route) toBackend(b *Backend, parent map[string]string) *layer.Route {
 // makes the service panics, backend calls drop and returns a service that fails each request. The
 // caller must hold mu.
 func (r *Router[Req, Rsp]) backend(b *Backend, key backendKey, drop func(error)) layer.Service[Req, Rsp] {
-	if svc, ok := r.backendServices[key]; ok {
-		return svc
+	if entry, ok := r.backendServices[key]; ok {
+		return entry.svc
 	}
+	ctx, end := context.WithCancel(r.life)
 	var svc layer.Service[Req, Rsp]
 	err := panics.Do("make the service", func() (err error) {
-		svc, err = r.newBackend(b)
+		svc, err = r.newBackend(ctx, b)
 		return err
 	})
 	if svc == nil {
@@ -131,26 +135,30 @@ func (r *Router[Req, Rsp]) backend(b *Backend, key backendKey, drop func(error))
 		}}
 	}
 	if r.backendServices == nil {
-		r.backendServices = make(map[backendKey]layer.Service[Req, Rsp])
+		r.backendServices = make(map[backendKey]backendService[Req, Rsp])
 	}
-	r.backendServices[key] = svc
+	r.backendServices[key] = backendService[Req, Rsp]{svc, end}
 	return svc
 }
 
-// newBackend makes the service of b, or returns the mistake in b.
-func (r *Router[Req, Rsp]) newBackend(b *Backend) (layer.Service[Req, Rsp], error) {
+// backendService is the service of a backend, and ends the context with which it was made.
+type backendService[Req, Rsp any] struct {
+	svc layer.Service[Req, Rsp]
+	end context.CancelFunc
+}
+
+// newBackend makes the service of b, which ctx ends, or returns the mistake in b.
+func (r *Router[Req, Rsp]) newBackend(ctx context.Context, b *Backend) (layer.Service[Req, Rsp], error) {
 	err := b.Validate()
 	switch {
 	case err != nil:
 		return nil, err
 	case r.backends != nil:
-		return r.backends(b), nil
+		return r.backends(ctx, b), nil
 	case b.Endpoint == nil:
 		return r.service(b.Authority), nil
-	case r.forward != nil:
-		return r.forward(b.Endpoint), nil
 	}
-	return nil, errors.New("an endpoint requires WithForward or WithBackends")
+	return nil, errors.New("an endpoint requires WithBackends")
 }
 
 // Validate returns the reason why requests to b fail, or nil if b is valid.
@@ -223,30 +231,40 @@ func (b *Backend) label() string {
 	return cmp.Or(b.Authority, "missing")
 }
 
-// releaseBackends forgets the services of backends that no route in s uses. If the profile of s sets
-// RoutesOnly and each route names backends, no request goes to s.split. In this case,
-// releaseBackends sets s.split to all backends in use, so that the Router's Ready waits for one
-// of them. The caller must hold mu.
-func (r *Router[Req, Rsp]) releaseBackends(s *snapshot[Req, Rsp]) {
-	used := make(map[backendKey]layer.Service[Req, Rsp], len(r.backendServices))
-	backends := split[Req, Rsp]{apex: s.split.apex}
-	unused := s.profile.RoutesOnly // whether no request goes to s.split
-	for _, route := range s.routes {
-		if route.split == nil {
-			unused = false
-			continue
-		}
-		for _, p := range route.split.parts {
-			if svc, ok := r.backendServices[p.key]; ok && used[p.key] == nil {
-				used[p.key] = svc
-				if unused {
-					backends.add(p.Target, svc)
-				}
+// forgetBackends forgets the services of backends that s does not use. The caller must hold mu.
+func (r *Router[Req, Rsp]) forgetBackends(s *snapshot[Req, Rsp]) {
+	used := make(map[backendKey]backendService[Req, Rsp], len(r.backendServices))
+	mark := func(parts []part[Req, Rsp]) {
+		for i := range parts {
+			if b, ok := r.backendServices[parts[i].key]; ok {
+				used[parts[i].key] = b
 			}
 		}
 	}
-	r.backendServices = used
-	if unused && len(backends.parts) > 0 {
-		s.split = backends
+	mark(s.split.parts)
+	for _, route := range s.routes {
+		if route.split != nil {
+			mark(route.split.parts)
+		}
 	}
+	r.backendServices = used
+}
+
+// routesSplit returns a split with the backends of all routes in s if no request needs another target: the
+// profile sets RoutesOnly and each route names backends. The Router's Ready then waits for one of them. In all other
+// cases, the split is empty. The caller must hold mu.
+func (r *Router[Req, Rsp]) routesSplit(s *snapshot[Req, Rsp]) (all split[Req, Rsp]) {
+	if !s.profile.RoutesOnly || slices.ContainsFunc(s.routes, func(l *liveRoute[Req, Rsp]) bool { return l.split == nil }) {
+		return all
+	}
+	known := make(map[backendKey]bool, len(r.backendServices))
+	for _, route := range s.routes {
+		for _, p := range route.split.parts {
+			if b, ok := r.backendServices[p.key]; ok && !known[p.key] {
+				known[p.key] = true
+				all.add(p.Target, b.svc, p.key)
+			}
+		}
+	}
+	return all
 }

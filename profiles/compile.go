@@ -59,7 +59,7 @@ func compileRoute(r *Route, problems *FieldErrors) (compiledRoute, bool) {
 	}
 	compiled := compiledRoute{match: match, needs: match.needs()}
 	if r.Name != "" || len(r.Labels) > 0 {
-		compiled.info = &layer.Route{Name: r.Name, Labels: r.Labels}
+		compiled.info = &layer.Route{Name: r.Name, Labels: r.Labels, Value: r.Value}
 	}
 	return compiled, true
 }

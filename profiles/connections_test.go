@@ -15,7 +15,6 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/profiles"
-	"github.com/gotower/gotower/resolve"
 )
 
 // switchboard is a proxy for connections to "db:5432" with a profile. Each connection
@@ -42,8 +41,13 @@ func newSwitchboard(t *testing.T, first *profiles.Profile) *switchboard {
 	}
 	s.source.Set(db, first)
 	s.router = profiles.New(t.Context(), profiles.Config{Target: db, Source: &s.source, InitialWait: time.Second}, tcplayer.Bytes{},
-		func(authority string) tcplayer.Service { return connect(where[authority]) },
-		profiles.WithForward(func(e *resolve.Endpoint) tcplayer.Service { return connect(e.Addr.String()) }))
+		func(string) tcplayer.Service { return nil },
+		profiles.WithBackends(func(_ context.Context, b *profiles.Backend) tcplayer.Service {
+			if b.Endpoint != nil {
+				return connect(b.Endpoint.Addr.String())
+			}
+			return connect(where[b.Authority])
+		}))
 	l, err := s.network.Listen("tcp", "10.0.0.9:5432")
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())

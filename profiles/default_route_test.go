@@ -19,7 +19,7 @@ func TestDefaultRoute(t *testing.T) {
 	made, came := 0, 0
 	var next service
 	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk,
-		profiles.WithDefaultRoute(func(targets service) service {
+		profiles.WithDefaultRoute(func(_ *profiles.Profile, targets service) service {
 			made++
 			next = targets
 			return handler(func(ctx context.Context, req request) (*reply, error) {
@@ -67,15 +67,15 @@ func TestOnProfile(t *testing.T) {
 			return next
 		}))
 	all := []profiles.Route{{Name: "all", Match: profiles.All{}}}
-	for _, p := range []*profiles.Profile{{Name: "web", Routes: all}, {Name: "web", Routes: all}, {Name: "new", Routes: all}, nil} {
+	for _, p := range []*profiles.Profile{{Name: "web", Routes: all}, {Name: "new", Routes: all}, nil} {
 		src.send(p, nil)
 	}
-	assert.Equal(t, []string{" 0", "web 1", "all", "web 1", "new 1", "all", " 0"}, calls)
+	assert.Equal(t, []string{" 0", "web 1", "all", "new 1", " 0"}, calls)
 	send(t, r, "GET", "/")
 }
 
 func TestDefaultRouteConforms(t *testing.T) {
-	pass := profiles.WithDefaultRoute(func(next kitService) kitService {
+	pass := profiles.WithDefaultRoute(func(_ *profiles.Profile, next kitService) kitService {
 		return layer.NewStack[kitRequest, kitResponse]().Service(next)
 	})
 	layertest.Run(t, layertest.Layer{

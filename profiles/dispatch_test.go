@@ -87,8 +87,12 @@ func newForwarding(t *testing.T, bs *backends, log *slog.Logger) *forwarding {
 	t.Helper()
 	f := &forwarding{t: t}
 	c := profiles.Config{Target: target, Source: &f.source, InitialWait: time.Minute, Log: log}
-	f.router = profiles.New(t.Context(), c, access{}, bs.mk, profiles.WithForward(
-		func(e *resolve.Endpoint) service {
+	f.router = profiles.New(t.Context(), c, access{}, bs.mk, profiles.WithBackends(
+		func(_ context.Context, b *profiles.Backend) service {
+			if b.Endpoint == nil {
+				return bs.mk(b.Authority)
+			}
+			e := b.Endpoint
 			f.made, f.labels = append(f.made, e.Addr.String()), append(f.labels, e.Labels)
 			return handler(func(ctx context.Context, _ request) (*reply, error) {
 				return &reply{status: 200, from: e.Addr.String(), route: layer.RouteFromContext(ctx)}, nil
@@ -130,7 +134,7 @@ func TestForward(t *testing.T) {
 	})
 }
 
-func TestRouterWithoutForward(t *testing.T) {
+func TestRouterWithoutBackends(t *testing.T) {
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Endpoint: pod("10.0.0.1:80")}, &bs)
 	assert.Equal(t, target, send(t, r, "GET", "/").from)

@@ -46,7 +46,7 @@ func (probeAccess) Complete(ctx context.Context, rsp int, o layer.Observer) int 
 // routerFor returns a Router without a source.
 func routerFor() *Router[*probe, int] {
 	r := &Router[*probe, int]{
-		target: "web:80", access: probeAccess{}, services: make(map[string]layer.Service[*probe, int]),
+		target: "web:80", life: context.Background(), access: probeAccess{}, services: make(map[string]layer.Service[*probe, int]),
 		mk: func(string) layer.Service[*probe, int] { return nil },
 	}
 	r.config.Log = slog.New(slog.DiscardHandler)

@@ -1,11 +1,11 @@
 package profiles
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
 	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/resolve"
 )
 
 // Config says which profile a [Router] follows. Target and Source are required.
@@ -43,9 +43,6 @@ type Config struct {
 	// profile. It is called before Metrics and the functions given to [WithPerRoute] and
 	// [WithDefaultRoute], so that it can remove the metrics for routes that no longer exist. Its calls
 	// are not concurrent. It must return at once.
-	//
-	// With OnUpdate, all routes are built again when the profile's Name changes. The new routes start
-	// with new limits and rates. Requests in flight keep the old routes.
 	OnUpdate func(p *Profile)
 
 	// Log receives new profiles (Debug), invalid parts that are left out, and errors of the source. nil
@@ -59,9 +56,8 @@ type Option[Req, Rsp any] func(*options[Req, Rsp])
 // options holds what the Options have set. All fields may be nil.
 type options[Req, Rsp any] struct {
 	perRoute     func(Route, layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
-	defaultRoute func(layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
-	forward      layer.MakeService[*resolve.Endpoint, Req, Rsp]
-	backends     layer.MakeService[*Backend, Req, Rsp]
+	defaultRoute func(*Profile, layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
+	backends     func(context.Context, *Backend) layer.Service[Req, Rsp]
 	protocol     Protocol[Req, Rsp] // nil without WithRouteLayers
 }
 
@@ -82,8 +78,8 @@ func WithPerRoute[Req, Rsp any](stack func(route Route, next layer.Service[Req, 
 }
 
 // WithDefaultRoute sends the requests that match no route to the service that the function stack
-// returns. The service next, which stack receives, sends them to their targets. stack is called
-// once for each profile and must return at once.
-func WithDefaultRoute[Req, Rsp any](stack func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
+// returns. The service next, which stack receives, sends them to the targets of the profile p. stack
+// is called once for each profile and must return at once.
+func WithDefaultRoute[Req, Rsp any](stack func(p *Profile, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
 	return func(o *options[Req, Rsp]) { o.defaultRoute = stack }
 }

@@ -52,7 +52,7 @@ func TestRouterContainsPanics(t *testing.T) {
 		opt option
 	}{
 		"per route": {opt: profiles.WithPerRoute(func(profiles.Route, service) service { panic("per route") })},
-		"default":   {opt: profiles.WithDefaultRoute(func(service) service { panic("default") })},
+		"default":   {opt: profiles.WithDefaultRoute(func(*profiles.Profile, service) service { panic("default") })},
 		"on update": {c: onUpdate},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestRouterContainsPanics(t *testing.T) {
 		own := ofPolicy(profiles.Route{Backends: []profiles.Backend{weighted("a:80", 1)}})
 		own.Routes[0].Match = profiles.PathPrefix("/own")
 		own.Routes = append(own.Routes, profiles.Route{Match: profiles.All{}})
-		r := routerOf(t, own, &bs, profiles.WithBackends(func(*profiles.Backend) service { panic("backend") }))
+		r := routerOf(t, own, &bs, profiles.WithBackends(func(context.Context, *profiles.Backend) service { panic("backend") }))
 		_, err := r.Call(t.Context(), request{path: "/own"})
 		require.ErrorContains(t, err, "panic at panic_test.go", "no less specific route gets the request")
 		require.NotErrorIs(t, err, layer.ErrNotReady, "the backend fails its share")

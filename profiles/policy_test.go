@@ -123,8 +123,10 @@ func TestPolicyValues(t *testing.T) {
 			routes = append(routes, route.Value.(*value).name)
 			return next
 		}),
-		profiles.WithBackends(func(b *profiles.Backend) service {
-			targets = append(targets, b.Value.(*value).name)
+		profiles.WithBackends(func(_ context.Context, b *profiles.Backend) service {
+			if v, ok := b.Value.(*value); ok { // not of the default profile
+				targets = append(targets, v.name)
+			}
 			return bs.mk(b.Authority)
 		}))
 	one, two, three := &value{"one", func() {}}, &value{"two", func() {}}, &value{"three", func() {}}
@@ -184,8 +186,12 @@ func TestPolicyPerRouteNil(t *testing.T) {
 // A backend is made again if its endpoint or balancing differs, and is released otherwise.
 func TestPolicyBackendServices(t *testing.T) {
 	var made []profiles.Backend
-	mk := profiles.WithBackends(func(b *profiles.Backend) service {
-		made = append(made, *b)
+	var contexts []context.Context
+	mk := profiles.WithBackends(func(ctx context.Context, b *profiles.Backend) service {
+		if b.Authority != target { // the default profile
+			made = append(made, *b)
+			contexts = append(contexts, ctx)
+		}
 		return handler(func(context.Context, request) (*reply, error) { return &reply{status: 200, from: b.Authority}, nil })
 	})
 	src := newScript()
@@ -210,6 +216,43 @@ func TestPolicyBackendServices(t *testing.T) {
 		require.Len(t, made, tt.made, i)
 	}
 	require.Equal(t, e.Endpoint, made[2].Endpoint)
+	for _, ctx := range contexts[:3] {
+		require.Eventually(t, func() bool { return ctx.Err() != nil }, 10*time.Second, time.Millisecond)
+	}
+	require.NoError(t, contexts[3].Err(), "the last profile contains the backend")
+}
+
+// The targets and the endpoint of a profile are backends with the Value of the profile.
+func TestProfileValue(t *testing.T) {
+	var bs backends
+	var values []any
+	src := newScript()
+	r := profiles.New(t.Context(), profiles.Config{Target: target, Source: src}, access{}, bs.mk,
+		profiles.WithBackends(func(_ context.Context, b *profiles.Backend) service {
+			values = append(values, b.Value)
+			return bs.mk(b.Authority)
+		}),
+		profiles.WithDefaultRoute(func(p *profiles.Profile, next service) service {
+			values = append(values, p.Value)
+			return next
+		}))
+	src.send(&profiles.Profile{Value: 1, Targets: []profiles.Target{{Authority: "a:80", Weight: 1}, {Authority: "b:80", Weight: 1}}}, nil)
+	src.send(&profiles.Profile{Value: 1, Targets: []profiles.Target{{Authority: "a:80", Weight: 1}}}, nil)
+	src.send(&profiles.Profile{Value: 2, Endpoint: pod("10.0.0.1:80")}, nil)
+	assert.Equal(t, []any{nil, nil, 1, 1, 1, 1, 2, 2}, values)
+	assert.Equal(t, 2, r.Profile().Value)
+	assert.Equal(t, "10.0.0.1:80", send(t, r, "GET", "/").from)
+}
+
+// A service below a route gets the Value of the route with the request.
+func TestRouteValueInContext(t *testing.T) {
+	for _, labels := range []map[string]string{nil, {"backend": "a"}} {
+		b := weighted("a:80", 1)
+		b.Labels = labels
+		var bs backends
+		r := routerOf(t, ofPolicy(profiles.Route{Backends: []profiles.Backend{b}, Value: 7}), &bs)
+		assert.Equal(t, 7, send(t, r, "GET", "/").route.Value)
+	}
 }
 
 func TestPolicyRetry(t *testing.T) {

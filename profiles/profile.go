@@ -39,7 +39,7 @@ type Profile struct {
 	OpaqueProtocol bool
 
 	// Endpoint is the only address of a destination without a Name, such as a pod. See
-	// [Profile.Dispatch]. A Router uses Endpoint only with [WithForward].
+	// [Profile.Dispatch]. A Router uses Endpoint only with [WithBackends].
 	Endpoint *resolve.Endpoint
 
 	// RetryBudget limits the retries and hedges of all routes together. If it is nil, requests
@@ -47,6 +47,10 @@ type Profile struct {
 	RetryBudget *RetryBudget
 
 	Policy *Policy // for client policies; may be nil
+
+	// Value is for the program that makes the profile. The services of Targets and of Endpoint get it as the Value of a
+	// [Backend], and [Router.Profile] returns it with the profile. It must be comparable, and is usually a pointer.
+	Value any
 }
 
 // Route selects requests and specifies how they are treated. Two routes are equal if their Values are
@@ -127,8 +131,8 @@ type Route struct {
 	Distribution Distribution
 
 	// Value is for the program that makes the profile. [Config.Metrics] and the function of [WithPerRoute]
-	// get it with the route, so that they need no other way to find what belongs to it. It must be
-	// comparable, and is usually a pointer.
+	// get it with the route, and the services below with the request, as the Value of its [layer.Route], so that
+	// they need no other way to find what belongs to it. It must be comparable, and is usually a pointer.
 	Value any
 }
 

@@ -37,11 +37,10 @@ type Router[Req, Rsp any] struct {
 	current atomic.Pointer[snapshot[Req, Rsp]] // never nil
 	watch   atomic.Pointer[watchState]         // never nil
 
-	mu        sync.Mutex                         // held while current is replaced
-	services  map[string]layer.Service[Req, Rsp] // by authority
-	forwarded endpointService[Req, Rsp]          // the service of the profile's Endpoint: see WithForward
+	mu       sync.Mutex                         // held while current is replaced
+	services map[string]layer.Service[Req, Rsp] // by authority, made by mk
 
-	backendServices map[backendKey]layer.Service[Req, Rsp] // services of the backends of policies; unused ones are released
+	backendServices map[backendKey]backendService[Req, Rsp] // services of the current profile's backends and targets
 
 	budget   *layer.Budget  // the budget that was built last
 	budgetOf RetryBudget    // the RetryBudget from which budget was built
@@ -57,7 +56,7 @@ type Router[Req, Rsp any] struct {
 // queue. It is called once for each authority as long as the Router lives. The Router does not
 // release services, so mk should release those that are not used any more, for example with a
 // [layer.Cache]. If mk returns nil, requests for the authority are rejected with an error that
-// matches [layer.ErrNoRoute].
+// matches [layer.ErrNoRoute]. With [WithBackends], mk makes only the services of a [Mirror].
 //
 // A nil Source, access or mk panics.
 func New[Req, Rsp any](

@@ -39,8 +39,7 @@ type liveRoute[Req, Rsp any] struct {
 
 // compile converts p to a snapshot. old is the current snapshot. If it contains an equal route,
 // compile uses that liveRoute, with its stack's state. It makes all routes again if the retry
-// budget or the Policy's labels changed. With Config.OnUpdate, it also does so if the Name changed.
-// The caller must hold mu.
+// budget or the Policy's labels changed. The caller must hold mu.
 func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapshot[Req, Rsp] {
 	// drop logs each part that is left out, unless the previous profile had the same mistake.
 	drop := r.invalid.Add
@@ -55,8 +54,7 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 	var routes routeSet[Req, Rsp]
 	var candidates []*liveRoute[Req, Rsp] // the routes of old that may be equal in p
 	// Routes can be kept only if nothing outside of them, on which their layers depend, has changed.
-	if old != nil && old.budget == s.budget && (r.config.OnUpdate == nil || old.profile.Name == p.Name) &&
-		maps.Equal(old.profile.Policy.labels(), p.Policy.labels()) {
+	if old != nil && old.budget == s.budget && maps.Equal(old.profile.Policy.labels(), p.Policy.labels()) {
 		candidates = old.routes
 	}
 	// Usually most routes are unchanged and in the same order, so the next one is compared first.
@@ -95,11 +93,10 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 		// The index must be built in the order of precedence.
 		s.index.add(int32(i), c.match)
 	}
-	s.split = r.splitOf(p, drop)
-	// Services of backends that no route of s uses are released.
-	r.releaseBackends(s)
+	s.split = r.splitOf(s, drop)
+	r.forgetBackends(s)
 	if r.defaultRoute != nil {
-		if err := panics.Contain(func() { s.defaultRoute = r.defaultRoute(targets[Req, Rsp]{r, &s.split}) }); err != nil {
+		if err := panics.Contain(func() { s.defaultRoute = r.defaultRoute(p, targets[Req, Rsp]{r, &s.split}) }); err != nil {
 			drop(fmt.Errorf("the layers of WithDefaultRoute: %w", err))
 		}
 	}
@@ -221,20 +218,32 @@ func equalValues(r, other *Route) bool {
 		slices.EqualFunc(r.Backends, other.Backends, func(a, b Backend) bool { return a.Value == b.Value })
 }
 
-// splitOf returns p's split. If requests go to p's endpoint (see [WithForward]), that contains
-// only the endpoint. Otherwise it contains the valid targets, or without any only the apex: p's
-// Name, or else the Router's target. It calls drop for each part that it leaves out. The caller
+// splitOf returns the split of the profile of s. If requests go to its endpoint (see [WithBackends]), that
+// contains only the endpoint. Otherwise it contains the valid targets, or without any only the apex: the
+// profile's Name, or else the Router's target. It calls drop for each part that it leaves out. The caller
 // must hold mu.
-func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp] {
-	// An endpoint replaces all targets.
-	if s, ok := r.forwardOf(p, drop); ok {
-		return s
+func (r *Router[Req, Rsp]) splitOf(s *snapshot[Req, Rsp], drop func(error)) split[Req, Rsp] {
+	p := s.profile
+	if p.Endpoint != nil && r.backends != nil {
+		if err := p.Endpoint.Validate(); err != nil {
+			drop(&FieldError{"Endpoint", err})
+		}
+		// An endpoint replaces all targets.
+		if d := p.Dispatch(r.target); d.To == ToEndpoint {
+			all := split[Req, Rsp]{apex: d.Authority}
+			r.addTarget(&all, &Backend{Target: Target{Authority: d.Authority, Weight: 1}, Endpoint: d.Endpoint, Value: p.Value}, drop)
+			return all
+		}
 	}
 	apex, err := p.apex(r.target)
 	if err != nil {
 		drop(&FieldError{"Name", err})
 	}
-	s := split[Req, Rsp]{apex: apex, distribution: p.Distribution}
+	if all := r.routesSplit(s); len(all.parts) > 0 {
+		all.apex = apex
+		return all
+	}
+	all := split[Req, Rsp]{apex: apex, distribution: p.Distribution}
 	for i, t := range p.Targets {
 		// A target with the weight 0 gets no requests.
 		if t.Weight == 0 {
@@ -244,13 +253,19 @@ func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp]
 			drop(&FieldError{item("Targets", i), err})
 			continue
 		}
-		s.add(t, r.service(t.Authority))
+		r.addTarget(&all, &Backend{Target: t, Value: p.Value}, drop)
 	}
 	// Without a valid target, requests go to the apex.
-	if len(s.parts) == 0 {
-		s.add(Target{Authority: apex, Weight: 1}, r.service(apex))
+	if len(all.parts) == 0 {
+		r.addTarget(&all, &Backend{Target: Target{Authority: apex, Weight: 1}, Value: p.Value}, drop)
 	}
-	return s
+	return all
+}
+
+// addTarget adds b, which is a target of a profile, to its split s. The caller must hold mu.
+func (r *Router[Req, Rsp]) addTarget(s *split[Req, Rsp], b *Backend, drop func(error)) {
+	key := b.key()
+	s.add(b.Target, r.backend(b, key, drop), key)
 }
 
 // service returns an authority's service. At the first call for an authority, it makes the

@@ -176,9 +176,16 @@ func (r *Router[Req, Rsp]) replace(p *Profile) {
 // swap compiles p and makes the result the current snapshot. The caller must hold mu.
 func (r *Router[Req, Rsp]) swap(p *Profile) {
 	old := r.current.Load()
+	services := r.backendServices
 	r.current.Store(r.compile(p, old))
 	// Wakes requests and Ready, which wait for another snapshot.
 	close(old.replaced)
+	// New requests no longer go to backends that p does not contain.
+	for key, b := range services {
+		if _, ok := r.backendServices[key]; !ok {
+			b.end()
+		}
+	}
 }
 
 // errReplaced is what a snapshot's ready returns if another profile, with its own snapshot, has

@@ -10,6 +10,25 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
+// Target is one part of a split.
+type Target struct {
+	// Authority is the service's key: the argument of the function that was passed to [New], and a
+	// name in metrics. That function determines its form, such as "web", "web-v2.default:80" or
+	// "default/backend/rule/0".
+	Authority string
+
+	Weight uint32 // share of the requests; a target with 0 receives none
+}
+
+// Validate returns the reason why a Router would leave the target out of a split, or nil if
+// the target is valid.
+func (t Target) Validate() error {
+	if t.Authority == "" {
+		return errors.New("no authority")
+	}
+	return nil
+}
+
 // Distribution determines which of several targets gets a request, and what happens to the share of
 // one that is not ready.
 type Distribution uint8
@@ -50,7 +69,7 @@ type split[Req, Rsp any] struct {
 type part[Req, Rsp any] struct {
 	Target
 	svc   layer.Service[Req, Rsp]
-	key   backendKey   // key of svc in Router.backendServices, for a backend of a policy
+	key   backendKey   // key of svc in Router.backendServices
 	route *layer.Route // route of the requests to this target, if a backend of the split has labels; otherwise nil
 }
 
@@ -61,9 +80,9 @@ func (p *part[Req, Rsp]) call(ctx context.Context, req Req) (Rsp, error) {
 	return p.svc.Call(ctx, req)
 }
 
-// add adds a target, whose service is svc.
-func (s *split[Req, Rsp]) add(t Target, svc layer.Service[Req, Rsp]) {
-	s.parts = append(s.parts, part[Req, Rsp]{Target: t, svc: svc})
+// add adds a target, whose service is svc. key is that of svc in Router.backendServices.
+func (s *split[Req, Rsp]) add(t Target, svc layer.Service[Req, Rsp], key backendKey) {
+	s.parts = append(s.parts, part[Req, Rsp]{Target: t, svc: svc, key: key})
 	s.total += uint64(t.Weight)
 }
 

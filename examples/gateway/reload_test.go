@@ -227,7 +227,7 @@ func TestReloadReplacedRoute(t *testing.T) {
 	old := g.current.Load().profile.Routes[0]
 	require.NoError(t, g.load(t.Context(), parse("new")))
 	require.NoError(t, g.load(t.Context(), parse("newer")))
-	svc := g.newRoute(old, g.newBackend(&old.Backends[0]))
+	svc := g.newRoute(old, g.newBackend(t.Context(), &old.Backends[0]))
 	rsp, err := svc.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusOK, rsp.StatusCode)

@@ -134,7 +134,7 @@ func noRoute() httplayer.Service {
 
 // newBackend returns the service for the attempts that b gets: a service of the configuration, with
 // metrics by route and service, a fixed response, a redirect, or files.
-func (g *gateway) newBackend(b *profiles.Backend) httplayer.Service {
+func (g *gateway) newBackend(_ context.Context, b *profiles.Backend) httplayer.Service {
 	r, ok := b.Value.(*route)
 	// The order matters: only a route without a response of its own has services.
 	switch {

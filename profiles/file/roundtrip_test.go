@@ -257,7 +257,7 @@ func TestShortFormRoundTrip(t *testing.T) {
 		}
 	})
 	others := []string{ // only client policies and programs have these
-		"Profile.Policy", "Route.RequestTimeout", "Route.ResponseTimeout", "Route.IdleTimeout", "Route.Overrides",
+		"Profile.Policy", "Profile.Value", "Route.RequestTimeout", "Route.ResponseTimeout", "Route.IdleTimeout", "Route.Overrides",
 		"Route.Backends", "Route.Distribution", "Route.Value",
 	}
 	for _, of := range []reflect.Type{

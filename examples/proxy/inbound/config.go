@@ -130,9 +130,8 @@ func (in *Inbound) acquireProfile(ctx context.Context) bool {
 // routeMetrics returns an option that counts requests by the routes in the profile of name, which
 // has the form name:port.
 func (in *Inbound) routeMetrics(name string) profiles.Option[*http.Request, *http.Response] {
-	counts := in.Meters.Routes(meters.Inbound, name)
 	return profiles.WithPerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
-		requests, _ := counts.Measured(route)
+		requests, _ := in.Meters.Route(meters.Inbound, name, route.Name, route.Labels)
 		return httplayer.NewStack().Metrics(requests).Service(next)
 	})
 }

@@ -355,7 +355,9 @@ func (in *Inbound) router(ctx context.Context, p *serverPolicy) httplayer.Servic
 		profiles.WithPerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
 			return &routeAuthorizer{Service: next, in: in, server: p, route: p.policies[route.Name]}
 		}),
-		profiles.WithDefaultRoute(func(next httplayer.Service) httplayer.Service { return &noRoute{next, in, p} }))
+		profiles.WithDefaultRoute(func(_ *profiles.Profile, next httplayer.Service) httplayer.Service {
+			return &noRoute{next, in, p}
+		}))
 }
 
 // routerWait limits how long a request waits for the routes of a new policy. After a change, the

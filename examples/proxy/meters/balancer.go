@@ -10,7 +10,6 @@ import (
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/profiles"
 )
 
 // balancerFamilies contains the metrics of balancers and the queues in front of them, for one protocol. Each field
@@ -47,26 +46,6 @@ func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 // Parent is the resource to which a profile or policy belongs, such as a Service. Its fields are
 // the values of the labels parent_*.
 type Parent struct{ Group, Kind, Namespace, Name, Port, SectionName string }
-
-// Parent returns the resource to which p belongs. If p comes from a policy, the policy's labels
-// describe it. Otherwise it is derived from dst, p's destination in the form name:port.
-func (m *Meters) Parent(dst string, p *profiles.Profile) Parent {
-	if p.Policy != nil {
-		return m.parent(dst, p.Policy.Labels)
-	}
-	return m.parent(dst, nil)
-}
-
-// parent returns the resource that the labels parent_* in l describe. If l is nil, it is derived
-// from the name and port in dst.
-func (m *Meters) parent(dst string, l Labels) Parent {
-	if l == nil {
-		l = m.meta("parent", dst)
-	}
-	return Parent{
-		l["parent_group"], l["parent_kind"], l["parent_namespace"], l["parent_name"], l["parent_port"], l["parent_section_name"],
-	}
-}
 
 // labels returns the labels parent_* for p.
 func (p Parent) labels() Labels {

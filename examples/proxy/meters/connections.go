@@ -32,22 +32,18 @@ type connections struct {
 	detect                 func() tcplayer.DetectInstruments // makes the series of detections at its first call
 }
 
-// newConnections returns the series for the connections to dst, a name or address, or nil if r is
-// inbound.
-func (r *Routes) newConnections(dst string) *connections {
-	if r.direction != Outbound {
-		return nil
-	}
-	f := r.meters.tcpRoutes
-	parent := r.meters.meta("parent", dst)
+// newConnections returns the series for the connections to dst, a name or address.
+func (m *Meters) newConnections(dst string) *connections {
+	f := m.tcpRoutes
+	parent := m.meta("parent", dst)
 	// Beyond the limit, connections to further names share the labels of an unknown destination.
-	l := r.meters.limited(routeParents(Outbound), dst, parent, func(Labels) labelSet { return fixed(r.meters.meta("parent", "")) })
+	l := m.limited(routeParents(Outbound), dst, parent, func(Labels) labelSet { return fixed(m.meta("parent", "")) })
 	// A name has no address, so target_ip is empty for it.
 	ip := ""
 	if addr, err := netip.ParseAddrPort(dst); err == nil {
 		ip = addr.Addr().String()
 	}
-	route := r.labels(&destination{dst: dst}, routeMeta("", nil),
+	route := (&Routes{meters: m, dst: dst}).labels(routeMeta("", nil),
 		Labels{"target_ip": ip, "target_port": parent["parent_port"]}, func() Labels { return Labels{"target_ip": "", "target_port": ""} })
 	return &connections{
 		opened: counter{f.opened.lazy(route)},
@@ -59,7 +55,7 @@ func (r *Routes) newConnections(dst string) *connections {
 			Opaque:   {f.protocols.lazy(l.with(Labels{"protocol": string(Opaque)}))},
 		},
 		// Only destinations whose connections are detected get these series.
-		detect: sync.OnceValue(func() tcplayer.DetectInstruments { return r.meters.detect(r.direction, l) }),
+		detect: sync.OnceValue(func() tcplayer.DetectInstruments { return m.detect(Outbound, l) }),
 	}
 }
 
@@ -72,28 +68,29 @@ const (
 	Opaque   Handling = "opaq"   // forwarded as bytes
 )
 
-// Handled returns a server that counts the connections to r's destination in
+// Connections counts the connections to one outbound destination. It returns the destination's current [Routes],
+// so that a connection counts by the profile at that time.
+type Connections func() *Routes
+
+// Handled returns a server that counts the connections in
 // outbound_tcp_protocol_connections_total before it passes them to next. The label protocol is h,
-// which must be [Detected] or [Opaque]. Inbound connections are not counted.
-func (r *Routes) Handled(h Handling, next tcplayer.Server) tcplayer.Server {
-	return &handled{next, r, h}
+// which must be [Detected] or [Opaque].
+func (c Connections) Handled(h Handling, next tcplayer.Server) tcplayer.Server {
+	return &handled{next, c, h}
 }
 
 // handled counts connections by their [Handling].
 type handled struct {
 	tcplayer.Server
-	routes   *Routes
+	current  Connections
 	handling Handling
 }
 
 // Call counts the connection by the way in which its protocol was chosen.
 func (h *handled) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
-	// Inbound connections have no series.
-	if c := h.routes.current.Load().connections(); c != nil {
-		// The protocol is a label's value, so unknown values of Handling would have no series.
-		if protocol, ok := c.protocols[h.handling]; ok {
-			protocol.Add(1)
-		}
+	// The protocol is a label's value, so unknown values of Handling would have no series.
+	if protocol, ok := h.current().connections().protocols[h.handling]; ok {
+		protocol.Add(1)
 	}
 	return h.Server.Call(ctx, conn)
 }
@@ -105,21 +102,18 @@ func (h *handled) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 // Forwarded returns a server that counts opaque connections before it passes them to next, which
 // forwards their bytes. A connection counts in outbound_tcp_route_open_total when it begins, and in
 // outbound_tcp_route_close_total when it ends. If it fails or is rejected, it counts in both as
-// well, with error="unexpected" in the second. Inbound connections are not counted.
-func (r *Routes) Forwarded(next tcplayer.Server) tcplayer.Server { return &forwarded{next, r} }
+// well, with error="unexpected" in the second.
+func (c Connections) Forwarded(next tcplayer.Server) tcplayer.Server { return &forwarded{next, c} }
 
 // forwarded counts opaque connections when they begin and end.
 type forwarded struct {
 	tcplayer.Server
-	routes *Routes
+	current Connections
 }
 
 // Call counts the connection when it is opened, and its result when it ends.
 func (f *forwarded) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
-	c := f.routes.current.Load().connections()
-	if c == nil {
-		return f.Server.Call(ctx, conn)
-	}
+	c := f.current().connections()
 	c.opened.Add(1)
 	// Assume a failure, which then also counts if Call panics.
 	outcome := c.failed
@@ -135,38 +129,32 @@ func (f *forwarded) Next() tcplayer.Server { return f.Server }
 
 func (f *forwarded) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// Detect returns the instruments for tcplayer.Detect and connections to r's destination. They count
-// in outbound_tcp_detect_http_*. The labels parent_* describe the destination by the name from
-// [Routes.OnProfile], or from [Meters.Routes] before that. Inbound connections are not counted.
-func (r *Routes) Detect() tcplayer.DetectInstruments {
-	return tcplayer.DetectInstruments{Latency: detectLatency{r}, Results: detectResults{Routes: r}}
+// Detect returns the instruments for tcplayer.Detect and the connections. They count in outbound_tcp_detect_http_*.
+func (c Connections) Detect() tcplayer.DetectInstruments {
+	return tcplayer.DetectInstruments{Latency: detectLatency{c}, Results: detectResults{current: c}}
 }
 
 // detectLatency observes how long protocol detection takes. Its labels describe the destination by
 // the profile at that time.
-type detectLatency struct{ *Routes }
+type detectLatency struct{ current Connections }
 
 func (d detectLatency) With(...string) metrics.Histogram { return d }
 
-// Observe records how long a detection took, unless the destination has no series.
-func (d detectLatency) Observe(ms float64) {
-	if c := d.current.Load().connections(); c != nil {
-		c.detect().Latency.Observe(ms)
-	}
-}
+// Observe records how long a detection took.
+func (d detectLatency) Observe(ms float64) { d.current().connections().detect().Latency.Observe(ms) }
 
 // detectResults counts detected protocols. Its labels describe the destination by the profile at
 // that time.
 type detectResults struct {
-	*Routes
-	result []string // the label's name and value; nil until With sets it
+	current Connections
+	result  []string // the label's name and value; nil until With sets it
 }
 
-func (d detectResults) With(label ...string) metrics.Counter { return detectResults{d.Routes, label} }
+func (d detectResults) With(label ...string) metrics.Counter { return detectResults{d.current, label} }
 
 // Add counts detections with the result that With has set. Without one, it counts nothing.
 func (d detectResults) Add(delta float64) {
-	if c := d.current.Load().connections(); c != nil && d.result != nil {
-		c.detect().Results.With(d.result...).Add(delta)
+	if d.result != nil {
+		d.current().connections().detect().Results.With(d.result...).Add(delta)
 	}
 }

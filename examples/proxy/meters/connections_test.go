@@ -15,7 +15,6 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/layertest"
 	"github.com/gotower/gotower/layer/tcplayer"
-	"github.com/gotower/gotower/profiles"
 )
 
 type serverFunc = layer.Func[net.Conn, tcplayer.ByteCount]
@@ -23,7 +22,8 @@ type serverFunc = layer.Func[net.Conn, tcplayer.ByteCount]
 func TestConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
-		r := m.Routes(meters.Outbound, "10.0.0.1:5432")
+		routes := m.Routes("10.0.0.1:5432", nil)
+		r := meters.Connections(func() *meters.Routes { return routes })
 		var failure error
 		svc := r.Handled(meters.Opaque, r.Forwarded(serverFunc(func(context.Context, net.Conn) (tcplayer.ByteCount, error) {
 			time.Sleep(time.Second)
@@ -48,7 +48,7 @@ func TestConnections(t *testing.T) {
 		}, lines(t, m, "outbound_tcp_"))
 
 		// Connections that began before the new name count under the old one.
-		r.OnProfile("db.shop.svc:5432", &profiles.Profile{})
+		routes = m.Routes("db.shop.svc:5432", nil)
 		_, err = detected.Call(t.Context(), nil)
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
@@ -62,7 +62,7 @@ func TestConnections(t *testing.T) {
 	})
 }
 
-// Inbound connections, and those with an unknown Handling, do not count.
+// Connections with an unknown Handling do not count.
 func TestConnectionsNotCounted(t *testing.T) {
 	m := meters.New(meters.Config{})
 	served := 0
@@ -70,26 +70,28 @@ func TestConnectionsNotCounted(t *testing.T) {
 		served++
 		return tcplayer.ByteCount{}, nil
 	})
-	in, out := m.Routes(meters.Inbound, "web:80"), m.Routes(meters.Outbound, "web:80")
-	for _, svc := range []tcplayer.Server{
-		in.Handled(meters.Detected, next), in.Handled(meters.Opaque, next), in.Forwarded(next), out.Handled("tls", next),
-	} {
-		_, err := svc.Call(t.Context(), nil)
-		require.NoError(t, err)
-	}
-	require.Equal(t, 4, served)
+	_, err := connectionsTo(m, "web:80").Handled("tls", next).Call(t.Context(), nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, served)
 	require.Empty(t, lines(t, m, "outbound_tcp_"))
 }
 
+func connectionsTo(m *meters.Meters, dst string) meters.Connections {
+	routes := m.Routes(dst, nil)
+	return func() *meters.Routes { return routes }
+}
+
 func TestConnectionLayersConform(t *testing.T) {
-	for name, wrap := range map[string]func(*meters.Routes, tcplayer.Server) tcplayer.Server{
-		"handled":   func(r *meters.Routes, next tcplayer.Server) tcplayer.Server { return r.Handled(meters.Detected, next) },
-		"forwarded": (*meters.Routes).Forwarded,
+	for name, wrap := range map[string]func(meters.Connections, tcplayer.Server) tcplayer.Server{
+		"handled": func(c meters.Connections, next tcplayer.Server) tcplayer.Server {
+			return c.Handled(meters.Detected, next)
+		},
+		"forwarded": meters.Connections.Forwarded,
 	} {
 		t.Run(name, func(t *testing.T) {
 			layertest.Run(t, layertest.LayerOf[net.Conn, tcplayer.ByteCount]{
 				New: func(_ context.Context, next tcplayer.Server) tcplayer.Server {
-					return wrap(meters.New(meters.Config{}).Routes(meters.Outbound, "web:80"), next)
+					return wrap(connectionsTo(meters.New(meters.Config{}), "web:80"), next)
 				},
 				Request:  func(int) net.Conn { return new(net.TCPConn) },
 				Response: func(i int) tcplayer.ByteCount { return tcplayer.ByteCount{Sent: int64(i)} },
@@ -138,13 +140,13 @@ func TestDetect(t *testing.T) {
 func TestRoutesDetect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
-		routes := m.Routes(meters.Outbound, "10.0.0.1:80")
-		i := routes.Detect()
+		routes := m.Routes("10.0.0.1:80", nil)
+		i := meters.Connections(func() *meters.Routes { return routes }).Detect()
 		h1 := i.Results.With("result", "http/1") // bound once, as by tcplayer.Detect
 		const name = "outbound_tcp_detect_http_"
 		require.Empty(t, lines(t, m, name))
 		h1.Add(1)
-		routes.OnProfile("web.shop.svc.cluster.local:80", &profiles.Profile{})
+		routes = m.Routes("web.shop.svc.cluster.local:80", nil)
 		h1.Add(2)
 		i.Latency.Observe(50) // milliseconds
 		const (
@@ -155,9 +157,5 @@ func TestRoutesDetect(t *testing.T) {
 			name + "results_total{" + before + `,result="http/1"} 1`, name + "results_total{" + parent + `,result="http/1"} 2`,
 			name + "duration_seconds_sum{" + parent + "} 0.05", name + "duration_seconds_count{" + before + "} 0",
 		})
-		inbound := m.Routes(meters.Inbound, "web:80").Detect()
-		inbound.Results.With("result", "http/1").Add(1)
-		inbound.Latency.Observe(1)
-		require.Empty(t, lines(t, m, "inbound_tcp_detect"))
 	})
 }

@@ -27,7 +27,6 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
-	"github.com/gotower/gotower/profiles"
 )
 
 // Scrapes over a real connection (H5 and H7).
@@ -189,7 +188,7 @@ func TestRouteTimeoutsInParallel(t *testing.T) {
 
 func TestBalancer(t *testing.T) {
 	m := meters.New(meters.Config{})
-	b, q := m.Balancer(t.Context(), "http", "web.example:80", m.Parent("shop.example:8080", &profiles.Profile{}))
+	b, q := m.Balancer(t.Context(), "http", "web.example:80", m.Routes("shop.example:8080", nil).Parent())
 	b.Endpoints.With("endpoint_state", "ready").Set(3)
 	b.Updates.With("op", "Reset").Add(1)
 	b.Updates.With("op", "Add").Add(2)

@@ -1,8 +1,10 @@
 package meters
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -25,87 +27,129 @@ import (
 //	outbound_http_route_retry_*      each route that is retryable
 //	outbound_http_route_backend_*    each attempt of a request, by route and target
 //	outbound_grpc_route_*            each GRPCRoute, instead of outbound_http_route_*
-//	outbound_tcp_route_*             opaque connections
+//	outbound_tcp_route_*             opaque connections, see [Connections]
 //	outbound_tcp_protocol_*          connections, by [Handling]
 //	outbound_tcp_detect_http_*       detected connections, by protocol
 //
-// Inbound requests only count in route_*. Labels come from the profile that applied when a request
-// began. Pass OnProfile, Measured, PerRoute and Unrouted to options of profiles.New, and Detect's
-// result to an option of tcplayer.Detect.
+// [Routes.Attach] attaches a [Route] to each route of a profile. The Routes itself is made for the Value of the
+// profile and of its backends: as long as [Routes.Is] returns true, later profiles should have the same one, so that
+// their routes and backends remain equal.
 //
-// Routes is safe for concurrent use. A request costs two clock readings for its route and two for
+// Routes is safe for concurrent use, except for Attach. A request costs two clock readings for its route and two for
 // its target, and two more allocations if the route is retryable.
 type Routes struct {
-	meters    *Meters
-	direction Direction
-	current   atomic.Pointer[destination]
-	retries   atomic.Bool // a profile had a retryable route
-}
-
-// destination contains the series in which a [Routes] counts while one profile applies.
-// [Routes.OnProfile] replaces it.
-type destination struct {
-	parent      Labels              // the policy's labels parent_*; nil without a policy
+	meters      *Meters
 	dst         string              // name:port in the profile
-	connections func() *connections // returns nil for inbound
-
-	mu     sync.Mutex
-	routes map[string]*routeSeries // by name and labels
+	parent      Labels              // the policy's labels parent_*; nil without a policy
+	connections func() *connections // makes the series at its first call
+	retryable   atomic.Bool         // a profile had a retryable route
+	routes      map[string]*Route   // those of the last profile, by name and labels
 }
 
-// Routes returns a Routes for the destination target, which is its name until a profile specifies
-// another. Only 200 outbound and a thousand inbound destinations get series of their own. All
-// others share series whose labels identify neither the destination nor the route or target.
-func (m *Meters) Routes(d Direction, target string) *Routes {
-	r := &Routes{meters: m, direction: d}
-	r.current.Store(r.newDestination(target))
+// Routes returns a Routes for the outbound destination dst, a name or address with a port, whose profile has the
+// given policy, which may be nil. Only 200 outbound destinations get series of their own. All others share series
+// whose labels identify neither the destination nor the route or target.
+func (m *Meters) Routes(dst string, policy *profiles.Policy) *Routes {
+	r := &Routes{meters: m, dst: dst, parent: parentOf(policy)}
+	r.connections = sync.OnceValue(func() *connections { return m.newConnections(dst) })
 	return r
 }
 
-// newDestination returns r's series while one profile applies, in which the destination's name is
-// dst.
-func (r *Routes) newDestination(dst string) *destination {
-	return &destination{
-		dst: dst, routes: map[string]*routeSeries{},
-		connections: sync.OnceValue(func() *connections { return r.newConnections(dst) }),
+// parentOf returns the labels parent_* of policy, or nil without a policy.
+func parentOf(policy *profiles.Policy) Labels {
+	if policy == nil {
+		return nil
 	}
+	return policy.Labels
 }
 
-// OnProfile makes later requests and connections count in new series with p's labels. dst is the
-// destination in p, in the form name:port. OnProfile must be called before p takes effect.
-func (r *Routes) OnProfile(dst string, p *profiles.Profile) {
-	d := r.newDestination(dst)
-	if p.Policy != nil {
-		d.parent = p.Policy.Labels
-	}
-	// Requests that have begun keep counting in the previous destination.
-	r.current.Store(d)
+// Is reports whether r counts for the destination dst with the given policy: see [Meters.Routes].
+func (r *Routes) Is(dst string, policy *profiles.Policy) bool {
+	return r.dst == dst && maps.Equal(r.parent, parentOf(policy))
 }
 
-// Parent returns the resource to which the current profile belongs.
+// Parent returns the resource to which the profile belongs: that which the policy's labels describe, or otherwise
+// the one in the destination's name.
 func (r *Routes) Parent() Parent {
-	d := r.current.Load()
-	return r.meters.parent(d.dst, d.parent)
+	l := r.parentLabels()
+	return Parent{
+		l["parent_group"], l["parent_kind"], l["parent_namespace"], l["parent_name"], l["parent_port"], l["parent_section_name"],
+	}
 }
 
-// Measured returns the instruments for a route's requests and attempts. Like in linkerd's proxy,
-// they count in route_* only if the route comes from a profile and not from a policy. Retries on
-// outbound routes also count in outbound_*_route_retry_*.
-func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instruments) {
+// Attach sets the Value of each of the routes, which are all routes of a profile, to its [Route]. Routes with equal
+// names and labels have the same one, and so do those in the profile before.
+func (r *Routes) Attach(routes []profiles.Route) {
+	all := make(map[string]*Route, len(routes))
+	for i := range routes {
+		route := &routes[i]
+		// A profile may have several routes without a name, which differ only in their labels.
+		key := route.Name + "\x00" + Labels(route.Labels).key()
+		series := cmp.Or(all[key], r.routes[key])
+		if series == nil {
+			series = r.newRoute(route.Name, route.Labels)
+		}
+		all[key] = series
+		route.Value = series
+	}
+	r.routes = all
+}
+
+// Unrouted returns next with a layer that counts requests that match no route, as [Route.Layer]
+// does, with the label route_name="default".
+func (r *Routes) Unrouted(next httplayer.Service) httplayer.Service {
+	return r.newRoute("", nil).Layer(profiles.Route{}, next)
+}
+
+// Route counts the requests of one route, or of all routes with the same name and labels.
+type Route struct {
+	routes  *Routes
+	name    string
+	labels  Labels
+	streams *streams
+	byHost  *byLabel[string, *streams] // by the label hostname; nil if it is always empty
+	retries func() *retries            // makes the series at its first call
+}
+
+// newRoute returns the series of a route.
+func (r *Routes) newRoute(name string, labels Labels) *Route {
+	families := r.meters.familiesOf(labels)
+	l := r.labels(routeMeta(name, labels), hostname(), hostname)
+	route := &Route{
+		routes: r, name: name, labels: labels, streams: newStreams(families.requests, l),
+		// Most routes are never retried, so their series are made on demand.
+		retries: sync.OnceValue(func() *retries { return families.retries.eager(l) }),
+	}
+	if r.meters.hostnames {
+		route.byHost = newByLabel(func(host string) *streams {
+			hostLabels := r.parentLabels().With(routeMeta(name, labels), Labels{"hostname": host})
+			// Beyond the limit, further hosts share labels, the series without a hostname.
+			limited := r.meters.limited("hosts of routes", strings.Join([]string{r.dst, name, labels.key(), host}, " "), hostLabels,
+				func(Labels) labelSet { return l })
+			return newStreams(families.requests, limited)
+		})
+	}
+	return route
+}
+
+// Measured returns the instruments for the requests and attempts of route, which r is attached to. Like in linkerd's
+// proxy, they count in route_* only if the route comes from a profile and not from a policy. Retries also count in
+// outbound_*_route_retry_*.
+func (r *Route) Measured(route profiles.Route) (requests, attempts layer.Instruments) {
 	if route.Backends == nil { // a policy's routes have their own
-		requests, attempts = r.meters.Route(r.direction, r.current.Load().dst, route.Name, route.Labels)
+		requests, attempts = r.routes.meters.Route(Outbound, r.routes.dst, r.name, r.labels)
 	} else {
 		// These are called without a check for nil, so they need counters that discard.
 		requests.RetriesSkipped = discard.NewCounter()
 		requests.Retries = discard.NewCounter()
 	}
-	if route.MayRetry() && r.direction == Outbound {
-		requests = r.route(route).retries().added(requests)
+	if route.MayRetry() {
+		requests = r.retries().added(requests)
 	}
 	return requests, attempts
 }
 
-// PerRoute returns next with a layer that counts a route's requests in
+// Layer returns next with a layer that counts the requests of route, which r is attached to, in
 // outbound_http_route_request_statuses_total and outbound_http_route_request_duration_seconds.
 //
 // Admission: Ready is forwarded.
@@ -116,32 +160,19 @@ func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instru
 //
 // Errors: forwarded. A rejection has the label error="FAIL_FAST" or error="LOAD_SHED". Outer layers
 // must not send rejected requests again, because each rejection counts as a request.
-func (r *Routes) PerRoute(route profiles.Route, next httplayer.Service) httplayer.Service {
+func (r *Route) Layer(route profiles.Route, next httplayer.Service) httplayer.Service {
 	// backend only counts attempts if some route may be retried.
 	if route.MayRetry() {
-		r.retries.Store(true)
+		r.routes.retryable.Store(true)
 	}
-	return &routeMeter{measured{next}, r.route(route), route.MayRetry()}
-}
-
-// Unrouted returns next with a layer that counts requests that match no route, as [Routes.PerRoute]
-// does, with the label route_name="default".
-func (r *Routes) Unrouted(next httplayer.Service) httplayer.Service {
-	return r.PerRoute(profiles.Route{}, next)
-}
-
-// routeSeries contains the series outbound_http_route_* for one route.
-type routeSeries struct {
-	streams *streams
-	byHost  *byLabel[string, *streams] // by the label hostname; nil if it is always empty
-	retries func() *retries            // makes the series at its first call
+	return &routeMeter{measured{next}, r, route.MayRetry()}
 }
 
 // streamsOf returns the series for req's host.
-func (s *routeSeries) streamsOf(req *http.Request) *streams {
+func (r *Route) streamsOf(req *http.Request) *streams {
 	// Without HostnameLabels, all hosts share the series.
-	if s.byHost == nil {
-		return s.streams
+	if r.byHost == nil {
+		return r.streams
 	}
 	host := req.Host
 	// The label has no port, and req.Host is only cut if it has one.
@@ -150,68 +181,38 @@ func (s *routeSeries) streamsOf(req *http.Request) *streams {
 	}
 	// Addresses and invalid names would make many series for clients that scan, so they have none of their own.
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || !authority.Valid(host) {
-		return s.streams
+		return r.streams
 	}
 	// Host names are not case-sensitive, and a final dot does not change them.
-	return s.byHost.get(strings.ToLower(strings.TrimSuffix(host, ".")))
-}
-
-// route returns the series for a route in the current profile. PerRoute's layer and Measured's
-// instruments share them.
-func (r *Routes) route(route profiles.Route) *routeSeries {
-	d := r.current.Load()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	// A profile may have several routes without a name, which differ only in their labels.
-	key := route.Name + "\x00" + Labels(route.Labels).key()
-	s := d.routes[key]
-	if s == nil {
-		families := r.meters.familiesOf(route.Labels)
-		labels := r.labels(d, routeMeta(route.Name, route.Labels), hostname(), hostname)
-		s = &routeSeries{
-			streams: newStreams(families.requests, labels),
-			// Most routes are never retried, so their series are made on demand.
-			retries: sync.OnceValue(func() *retries { return families.retries.eager(labels) }),
-		}
-		if r.meters.hostnames && r.direction == Outbound {
-			s.byHost = newByLabel(func(host string) *streams {
-				hostLabels := r.parentLabels(d).With(routeMeta(route.Name, route.Labels), Labels{"hostname": host})
-				// Beyond the limit, further hosts share labels, the series without a hostname.
-				limited := r.meters.limited("hosts of routes", d.dst+" "+key+" "+host, hostLabels, func(Labels) labelSet { return labels })
-				return newStreams(families.requests, limited)
-			})
-		}
-		d.routes[key] = s
-	}
-	return s
+	return r.byHost.get(strings.ToLower(strings.TrimSuffix(host, ".")))
 }
 
 // hostname returns an empty label hostname.
 func hostname() Labels { return Labels{"hostname": ""} }
 
-// labels returns the labels for a series: d's labels parent_*, and those in route and more.
+// labels returns the labels for a series: the destination's labels parent_*, and those in route and more.
 // Destinations beyond [Meters.Routes]'s limit share series with an empty parent_name, the default
 // route's labels, and rest's labels instead of more.
-func (r *Routes) labels(d *destination, route, more Labels, rest func() Labels) labelSet {
+func (r *Routes) labels(route, more Labels, rest func() Labels) labelSet {
 	// The destination is the name that is limited: all of its routes are in or out together.
-	return r.meters.limited(routeParents(r.direction), d.dst,
-		r.parentLabels(d).With(route, more), func(Labels) labelSet {
+	return r.meters.limited(routeParents(Outbound), r.dst,
+		r.parentLabels().With(route, more), func(Labels) labelSet {
 			return fixed(r.meters.meta("parent", "").With(routeMeta("", nil), rest()))
 		})
 }
 
-// parentLabels returns d's labels parent_*.
-func (r *Routes) parentLabels(d *destination) Labels {
-	if d.parent != nil {
-		return d.parent
+// parentLabels returns the labels parent_*.
+func (r *Routes) parentLabels() Labels {
+	if r.parent != nil {
+		return r.parent
 	}
-	return r.meters.meta("parent", d.dst)
+	return r.meters.meta("parent", r.dst)
 }
 
 // routeMeter counts one route's requests.
 type routeMeter struct {
 	measured
-	route     *routeSeries
+	route     *Route
 	retryable bool
 }
 
@@ -226,38 +227,28 @@ func (m *routeMeter) Call(ctx context.Context, req *http.Request) (*http.Respons
 	return m.route.streamsOf(req).call(reqctx.WithValue(ctx, attemptsKey{}, a), m.Service, req, a)
 }
 
-// Backend returns next with a layer that counts requests to one target by their route. authority is
-// the target's name and port. The metrics are outbound_http_route_backend_requests_total,
+// Backend returns next with a layer that counts requests to b by their route, which [Routes.Attach] has attached to
+// the [layer.Route] in their context. If b.Labels is not nil, it contains the labels backend_*, which otherwise are
+// derived from its authority. The metrics are outbound_http_route_backend_requests_total,
 // outbound_http_route_backend_response_statuses_total and
 // outbound_http_route_backend_response_duration_seconds.
 //
 // Admission: Ready is forwarded.
 //
-// Cancellation, body and errors: as for [Routes.PerRoute]. A rejection counts as a request.
-func (r *Routes) Backend(authority string, next httplayer.Service) httplayer.Service {
-	return &backend{measured: measured{next}, routes: r, authority: authority}
-}
-
-// PolicyBackend returns next with a layer that counts requests to b, the backend of an outbound policy, by
-// their route, as [Routes.Backend] does for a target. If b.Labels is not nil, it contains the labels
-// backend_*.
-func (r *Routes) PolicyBackend(b *profiles.Backend, next httplayer.Service) httplayer.Service {
-	return &backend{measured: measured{next}, routes: r, authority: b.Authority, labels: b.Labels}
+// Cancellation, body and errors: as for [Route.Layer]. A rejection counts as a request.
+func (r *Routes) Backend(b *profiles.Backend, next httplayer.Service) httplayer.Service {
+	authority := b.Authority
+	labels := Labels(b.Labels)
+	return &backend{measured{next}, r, newByLabel(func(route *Route) backendSeries {
+		return r.newBackendSeries(authority, labels, route)
+	})}
 }
 
 // backend counts the requests to one target by their route.
 type backend struct {
 	measured
-	routes    *Routes
-	authority string
-	labels    Labels // a policy's labels backend_*; nil: derived from authority
-	current   atomic.Pointer[backendRoutes]
-}
-
-// backendRoutes contains one backend's series for each route while one profile applies.
-type backendRoutes struct {
-	destination *destination
-	routes      *byLabel[*layer.Route, backendSeries]
+	routes *Routes
+	series *byLabel[*Route, backendSeries] // the key nil is the default route
 }
 
 // backendSeries contains the series for one route's requests to one backend.
@@ -268,12 +259,16 @@ type backendSeries struct {
 
 // Call counts the request for its route and this backend.
 func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	// The router has put the route into the context.
-	series := b.series(layer.RouteFromContext(ctx))
+	var route *Route
+	// The router has put the route into the context, unless it has neither a name nor labels.
+	if chosen := layer.RouteFromContext(ctx); chosen != nil {
+		route, _ = chosen.Value.(*Route)
+	}
+	series := b.series.get(route)
 	series.requests.Add(1)
 	rsp, err := series.streams.call(ctx, b.Service, req, nil)
 	// A backend that was not ready has not received the request, so it is no attempt.
-	if b.routes.retries.Load() && !errors.Is(err, layer.ErrNotReady) {
+	if b.routes.retryable.Load() && !errors.Is(err, layer.ErrNotReady) {
 		if a, ok := ctx.Value(attemptsKey{}).(*attempts); ok {
 			a.sent.Add(1)
 		}
@@ -281,36 +276,20 @@ func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, 
 	return rsp, err
 }
 
-// series returns the series for a route in the current profile. A nil route means the default
-// route.
-func (b *backend) series(route *layer.Route) backendSeries {
-	current := b.current.Load()
-	d := b.routes.current.Load()
-	// A new profile has replaced the destination, so the cached series have old labels. Two goroutines may both
-	// build new ones, which is harmless.
-	if current == nil || current.destination != d {
-		current = &backendRoutes{d, newByLabel(func(route *layer.Route) backendSeries { return b.newSeries(d, route) })}
-		b.current.Store(current)
-	}
-	return current.routes.get(route)
-}
-
-// newSeries returns the series for a route of this backend. route is nil if the request has none.
-func (b *backend) newSeries(d *destination, route *layer.Route) backendSeries {
-	m := b.routes.meters
+// newBackendSeries returns the series for a route's requests to the backend with the given authority and labels.
+// route is nil if the requests have none.
+func (r *Routes) newBackendSeries(authority string, labels Labels, route *Route) backendSeries {
 	// Requests without a route count for the default route.
 	meta := routeMeta("", nil)
 	if route != nil {
-		meta = routeMeta(route.Name, route.Labels)
+		meta = routeMeta(route.name, route.labels)
 	}
-	backendLabels := b.labels
-	// Without a policy, the backend's labels are derived from its name.
-	if backendLabels == nil {
-		backendLabels = m.meta("backend", b.authority)
+	if labels == nil {
+		labels = r.meters.meta("backend", authority)
 	}
 	// Destinations beyond the limit share series that do not name the backend.
-	l := b.routes.labels(d, meta, backendLabels, func() Labels { return m.meta("backend", "") })
-	f := m.familiesOf(meta)
+	l := r.labels(meta, labels, func() Labels { return r.meters.meta("backend", "") })
+	f := r.meters.familiesOf(meta)
 	return backendSeries{newStreams(f.responses, l), counter{f.sent.lazy(l)}}
 }
 

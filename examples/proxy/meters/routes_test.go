@@ -36,6 +36,8 @@ func ofRoute(kind, name string) string {
 type profiledRouter struct {
 	*profiles.Router[*http.Request, *http.Response]
 	source *profiles.Static
+	meters *meters.Meters
+	counts *meters.Routes // for the last profile
 	answer func(*http.Request) (*http.Response, error)
 }
 
@@ -45,25 +47,46 @@ const (
 )
 
 func follow(ctx context.Context, m *meters.Meters) *profiledRouter {
-	f := &profiledRouter{source: new(profiles.Static)}
-	counts := m.Routes(meters.Outbound, asked)
-	f.Router = profiles.New(ctx, profiles.Config{Target: asked, Source: f.source, OnUpdate: func(p *profiles.Profile) {
-		name := asked
-		if p.Name != "" {
-			name = p.Name + ":80"
+	first := m.Routes(asked, nil)
+	f := &profiledRouter{source: new(profiles.Static), meters: m, counts: first}
+	of := func(value any) *meters.Routes {
+		if r, ok := value.(*meters.Routes); ok {
+			return r
 		}
-		counts.OnProfile(name, p)
-	}, Metrics: counts.Measured}, httplayer.HTTP{},
-		func(authority string) httplayer.Service {
-			return counts.Backend(authority, answering{call: func(r *http.Request) (*http.Response, error) { return f.answer(r) }})
-		},
+		return first
+	}
+	f.Router = profiles.New(ctx, profiles.Config{Target: asked, Source: f.source, Metrics: func(route profiles.Route) (requests, attempts layer.Instruments) {
+		return route.Value.(*meters.Route).Measured(route)
+	}}, httplayer.HTTP{}, func(string) httplayer.Service { return nil },
+		profiles.WithBackends(func(_ context.Context, b *profiles.Backend) httplayer.Service {
+			return of(b.Value).Backend(b, answering{call: func(r *http.Request) (*http.Response, error) { return f.answer(r) }})
+		}),
 		profiles.WithRouteLayers(httplayer.HTTP{}),
-		profiles.WithPerRoute(counts.PerRoute), profiles.WithDefaultRoute(counts.Unrouted))
+		profiles.WithPerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
+			return route.Value.(*meters.Route).Layer(route, next)
+		}),
+		profiles.WithDefaultRoute(func(p *profiles.Profile, next httplayer.Service) httplayer.Service {
+			return of(p.Value).Unrouted(next)
+		}))
 	return f
 }
 
-func (f *profiledRouter) set(p *profiles.Profile) {
+// send sends p to the router, with the Values that it needs.
+func (f *profiledRouter) send(p *profiles.Profile) {
+	name := asked
+	if p.Name != "" {
+		name = p.Name + ":80"
+	}
+	if !f.counts.Is(name, p.Policy) {
+		f.counts = f.meters.Routes(name, p.Policy)
+	}
+	p.Value = f.counts
+	f.counts.Attach(p.Routes)
 	f.source.Set(asked, p)
+}
+
+func (f *profiledRouter) set(p *profiles.Profile) {
+	f.send(p)
 	synctest.Wait()
 }
 
@@ -349,19 +372,32 @@ func TestRouteBodyClosedEarly(t *testing.T) {
 	})
 }
 
+// counted returns next with the layer of r for route.
+func counted(r *meters.Routes, route profiles.Route, next httplayer.Service) httplayer.Service {
+	routes := []profiles.Route{route}
+	r.Attach(routes)
+	return routes[0].Value.(*meters.Route).Layer(routes[0], next)
+}
+
+func backendAt(authority string) *profiles.Backend {
+	return &profiles.Backend{Target: profiles.Target{Authority: authority}}
+}
+
 func TestRouteLayersConform(t *testing.T) {
 	for name, wrap := range map[string]func(*meters.Routes, httplayer.Service) httplayer.Service{
-		"route":    func(r *meters.Routes, next httplayer.Service) httplayer.Service { return r.PerRoute(routed("a"), next) },
+		"route":    func(r *meters.Routes, next httplayer.Service) httplayer.Service { return counted(r, routed("a"), next) },
 		"unrouted": (*meters.Routes).Unrouted,
-		"backend":  func(r *meters.Routes, next httplayer.Service) httplayer.Service { return r.Backend("web:80", next) },
+		"backend": func(r *meters.Routes, next httplayer.Service) httplayer.Service {
+			return r.Backend(backendAt("web:80"), next)
+		},
 		"retryable": func(r *meters.Routes, next httplayer.Service) httplayer.Service {
-			return r.PerRoute(routed("a", func(r *profiles.Route) { r.Retry = &profiles.Retry{} }), r.Backend("web:80", next))
+			return counted(r, routed("a", func(r *profiles.Route) { r.Retry = &profiles.Retry{} }), r.Backend(backendAt("web:80"), next))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			layertest.Run(t, layertest.LayerOf[*http.Request, *http.Response]{
 				New: func(_ context.Context, next httplayer.Service) httplayer.Service {
-					return wrap(meters.New(meters.Config{}).Routes(meters.Outbound, "web:80"), next)
+					return wrap(meters.New(meters.Config{}).Routes("web:80", nil), next)
 				},
 				Request:  func(int) *http.Request { return httptest.NewRequest(http.MethodPost, "http://web/", nil) },
 				Response: func(int) *http.Response { return &http.Response{StatusCode: 200, ContentLength: -1} },
@@ -374,10 +410,10 @@ func BenchmarkRoutes(b *testing.B) {
 	m := meters.New(meters.Config{})
 	rsp := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody}
 	next := answering{call: func(*http.Request) (*http.Response, error) { return rsp, nil }}
-	counts := m.Routes(meters.Outbound, "web.shop.svc.cluster.local:80")
+	counts := m.Routes("web.shop.svc.cluster.local:80", nil)
 	req := httptest.NewRequest(http.MethodGet, "/", nil)
 	for name, svc := range map[string]httplayer.Service{
-		"bare": next, "route": counts.Unrouted(next), "backend": counts.Backend("web:80", next),
+		"bare": next, "route": counts.Unrouted(next), "backend": counts.Backend(backendAt("web:80"), next),
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -386,10 +422,14 @@ func BenchmarkRoutes(b *testing.B) {
 			}
 		})
 	}
-	two := []*layer.Route{{Name: "a"}, {Name: "b"}}
+	two := []profiles.Route{routed("a"), routed("b")}
+	counts.Attach(two)
 	b.Run("backend of two routes", func(b *testing.B) {
-		svc := counts.Backend("web:80", next)
-		ctxs := []context.Context{layer.WithRoute(b.Context(), two[0]), layer.WithRoute(b.Context(), two[1])}
+		svc := counts.Backend(backendAt("web:80"), next)
+		var ctxs []context.Context
+		for _, route := range two {
+			ctxs = append(ctxs, layer.WithRoute(b.Context(), &layer.Route{Name: route.Name, Value: route.Value}))
+		}
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
 			_, _ = svc.Call(ctxs[i&1], req)
@@ -406,7 +446,7 @@ func TestRoutesUnderChanges(t *testing.T) {
 	f := follow(ctx, m)
 	f.answer = func(*http.Request) (*http.Response, error) { return response(200, "x"), nil }
 	change := func(i int) {
-		f.source.Set(asked, &profiles.Profile{
+		f.send(&profiles.Profile{
 			Name:    named,
 			Routes:  []profiles.Route{routed("a"), routed("b" + strings.Repeat("b", i%3)), routed("c", func(r *profiles.Route) { r.Timeout = time.Hour + time.Duration(i) })},
 			Targets: []profiles.Target{{Authority: "v" + strings.Repeat("2", 1+i%2) + ".shop.svc:80", Weight: 1}},

@@ -52,7 +52,7 @@ type stream struct {
 // counts as a successful retry.
 type attempts struct {
 	sent  atomic.Int32
-	route *routeSeries
+	route *Route
 }
 
 // attemptsKey is the context key for a request's *attempts.

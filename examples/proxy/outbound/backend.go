@@ -2,15 +2,12 @@ package outbound
 
 import (
 	"maps"
-	"net/http"
 	"slices"
 	"sync"
 	"weak"
 
 	"github.com/gotower/gotower/examples/internal/setting"
 	"github.com/gotower/gotower/examples/proxy/meters"
-	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
 )
 
@@ -103,19 +100,4 @@ func keysOf(p *profiles.Profile, parent meters.Parent) (keys []backendKey) {
 		}
 	}
 	return keys
-}
-
-// policyBackends returns a function that makes the service for a policy's backend, and counts its
-// requests. If the backend specifies an endpoint, forward makes the service, otherwise balance.
-func (r *router) policyBackends(
-	balance layer.MakeService[*backend, *http.Request, *http.Response],
-	forward layer.MakeService[forwardTarget, *http.Request, *http.Response],
-) layer.MakeService[*profiles.Backend, *http.Request, *http.Response] {
-	return func(b *profiles.Backend) httplayer.Service {
-		// A backend with an endpoint of its own needs no balancer.
-		if b.Endpoint != nil {
-			return r.counts.PolicyBackend(b, forward(forwardTarget{r.target, b.Endpoint}))
-		}
-		return r.counts.PolicyBackend(b, balance(r.balanced.get(backendKey{b.Authority, r.counts.Parent(), b.Balancing})))
-	}
 }

@@ -39,9 +39,10 @@ func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstrum
 //
 // HTTP requests on detected's connections go to the router requests.
 func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, named, detected tcplayer.Server) tcplayer.Server {
+	counts := meters.Connections(requests.counts)
 	return &profileDispatch{
-		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),
-		named:        requests.counts.Handled(meters.Opaque, named),
+		Service: counts.Handled(meters.Detected, detected), opaque: counts.Handled(meters.Opaque, opaque),
+		named:        counts.Handled(meters.Opaque, named),
 		requests:     requests,
 		alwaysOpaque: o.OpaquePorts.Contains(dst.Port()) && !o.Ingress,
 		alwaysDetect: o.Ingress,

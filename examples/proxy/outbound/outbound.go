@@ -11,7 +11,6 @@
 package outbound
 
 import (
-	"cmp"
 	"context"
 	"net"
 	"net/http"
@@ -26,7 +25,6 @@ import (
 	"github.com/gotower/gotower/layer/httplayer/mesh"
 	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/profiles"
-	"github.com/gotower/gotower/resolve"
 	"github.com/gotower/gotower/tap"
 )
 
@@ -73,17 +71,18 @@ func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer
 	// Two routers need the address's profile: one for requests, one for bytes. They share one watch.
 	profile := share(o.Profiles)
 	requests := o.router(ctx, dst.String(), profile)
+	counts := meters.Connections(requests.counts)
 	// Most addresses only serve HTTP, so the router for bytes is made when the first opaque connection needs it.
 	router := layer.Lazy(func() tcplayer.Service { return o.opaque(ctx, dst.String(), replay{profile}) })
 	forward := connections().
-		With("metrics", requests.counts.Forwarded).
+		With("metrics", counts.Forwarded).
 		With("explain", tap.ExplainConnections(o.Taps))
 	opaque := forward.Service(tcplayer.Forward(router))
 	// named reads the server name in the client's TLS handshake before it picks a target.
 	named := forward.Service(tcplayer.Forward(router, tcplayer.WithServerName(o.DetectTimeout)))
 	return connections().
 		With("metrics", o.clients(dst).WrapServer).
-		Service(o.byProfile(dst, requests, opaque, named, o.detect(o.http, opaque, requests.counts.Detect())))
+		Service(o.byProfile(dst, requests, opaque, named, o.detect(o.http, opaque, counts.Detect())))
 }
 
 // server returns the server for HTTP connections. It sets no minimum rate for uploads, because the
@@ -121,18 +120,22 @@ func (o *Outbound) logical(ctx context.Context, target Authority) httplayer.Serv
 // changes, see [profiles.WithRouteLayers]. Then it picks one target of the split, or the endpoint
 // that the profile specifies.
 func (o *Outbound) router(ctx context.Context, target string, source profiles.Source) *router {
-	r := &router{ctx: ctx, target: target, counts: o.Meters.Routes(meters.Outbound, target), balanced: &o.balanced}
+	values := o.profileSource(target, source, &o.balanced)
 	// profiles.New calls the functions below for each new profile, to make the services that its routes need.
-	r.Router = profiles.New(ctx, profiles.Config{
-		Target: target, Source: source, InitialWait: o.Control.ProfileInitial,
-		Metrics: r.counts.Measured, OnUpdate: r.onUpdate, Log: o.Log,
-	}, httplayer.HTTP{}, r.backends(pin(r, o.concretes)),
-		profiles.WithForward(r.forwards(pin(r, o.forwards))),
-		profiles.WithBackends(r.policyBackends(pin(r, o.concretes), pin(r, o.forwards))),
+	return &router{source: values, Router: profiles.New(ctx, profiles.Config{
+		Target: target, Source: values, InitialWait: o.Control.ProfileInitial, Log: o.Log,
+		Metrics: func(route profiles.Route) (requests, attempts layer.Instruments) {
+			return countsOf(route).Measured(route)
+		},
+	}, httplayer.HTTP{}, func(authority string) httplayer.Service { return values.backend(ctx, backendAt(authority)) },
+		profiles.WithBackends(values.backend),
 		profiles.WithRouteLayers(httplayer.HTTP{}),
-		profiles.WithPerRoute(r.counts.PerRoute),
-		profiles.WithDefaultRoute(r.counts.Unrouted))
-	return r
+		profiles.WithPerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
+			return countsOf(route).Layer(route, next)
+		}),
+		profiles.WithDefaultRoute(func(p *profiles.Profile, next httplayer.Service) httplayer.Service {
+			return values.of(p.Value).Unrouted(next)
+		}))}
 }
 
 // concrete returns the service for one target of a split. Requests wait in a queue and are then
@@ -234,32 +237,19 @@ func (o *Outbound) versions(ctx context.Context, p peer, convert func(*httplayer
 // opaque returns the service for connections to target that are forwarded as bytes. For each of
 // them, it picks a target of the split in source's profile, and an endpoint.
 func (o *Outbound) opaque(ctx context.Context, target string, source profiles.Source) tcplayer.Service {
+	values := o.profileSource(target, source, &o.opaqueBalanced)
 	// Services come from caches, so that routers for several targets share them.
-	forward := func(e *resolve.Endpoint) tcplayer.Service { return o.opaqueForwards.Service(forwardTarget{target, e}) }
-	var parent meters.Parent // from the current profile; needs no lock, because a Router calls one function at a time
-	var latest *profiles.Profile
-	balance := func(authority string) tcplayer.Service {
-		return o.opaqueConcretes.Service(o.opaqueBalanced.get(backendKey{authority: authority, parent: parent}))
+	backend := func(_ context.Context, b *profiles.Backend) tcplayer.Service {
+		// A backend with an endpoint of its own needs no balancer.
+		if b.Endpoint != nil {
+			return o.opaqueForwards.Service(forwardTarget{target, b.Endpoint})
+		}
+		return o.opaqueConcretes.Service(o.opaqueBalanced.get(backendKey{b.Authority, values.of(b.Value).Parent(), b.Balancing}))
 	}
 	return profiles.New(ctx, profiles.Config{
-		Target: target, Source: source, InitialWait: o.Control.ProfileInitial, Log: o.Log,
-		OnUpdate: func(p *profiles.Profile) {
-			previous := parent
-			// With the same parent, a backend whose settings changed keeps its balancer.
-			if parent = o.Meters.Parent(cmp.Or(canonicalName(p, target), target), p); parent == previous {
-				o.opaqueBalanced.update(parent, latest, p)
-			}
-			latest = p
-		},
-	}, tcplayer.Bytes{}, balance,
-		profiles.WithForward(forward),
-		profiles.WithBackends(func(b *profiles.Backend) tcplayer.Service {
-			// A backend with an endpoint of its own needs no balancer.
-			if b.Endpoint != nil {
-				return forward(b.Endpoint)
-			}
-			return o.opaqueConcretes.Service(o.opaqueBalanced.get(backendKey{b.Authority, parent, b.Balancing}))
-		}))
+		Target: target, Source: values, InitialWait: o.Control.ProfileInitial, Log: o.Log,
+	}, tcplayer.Bytes{}, func(authority string) tcplayer.Service { return backend(ctx, backendAt(authority)) },
+		profiles.WithBackends(backend))
 }
 
 // opaqueConcrete returns the service that balances opaque connections over the endpoints of one

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// A service that a request has used stays in the cache until the profile changes or
+// A service that a request has used stays in the cache until a profile does not contain it or
 // the router ends.
 func TestRouterPin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -33,9 +33,9 @@ func TestRouterPin(t *testing.T) {
 		lifetime, over := context.WithCancel(ctx)
 		var source profiles.Static
 		source.Set("10.0.0.1:80", &profiles.Profile{Name: "web.example"})
-		r := &router{ctx: lifetime, target: "10.0.0.1:80"}
-		config := profiles.Config{Target: r.target, Source: &source, InitialWait: time.Hour}
-		r.Router = profiles.New(lifetime, config, httplayer.HTTP{}, pin(r, cache))
+		config := profiles.Config{Target: "10.0.0.1:80", Source: &source, InitialWait: time.Hour}
+		r := profiles.New(lifetime, config, httplayer.HTTP{}, func(string) httplayer.Service { return nil },
+			profiles.WithBackends(func(ctx context.Context, b *profiles.Backend) httplayer.Service { return pin(ctx, cache, b.Authority) }))
 		call := func() {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://web/", http.NoBody)
 			require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestRouterPin(t *testing.T) {
 		}
 		assert.Equal(t, map[string]int{"web.example:80": 1}, created)
 
-		source.Set(r.target, &profiles.Profile{Name: "other.example"})
+		source.Set(config.Target, &profiles.Profile{Name: "other.example"})
 		synctest.Wait()
 		for range 5 {
 			call()
