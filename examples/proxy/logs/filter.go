@@ -155,12 +155,3 @@ func (f Filter) Level(target string) slog.Level {
 	}
 	return levelOff
 }
-
-// Lowest returns the lowest level that is logged for any target.
-func (f Filter) Lowest() slog.Level {
-	lowest := levelOff
-	for _, r := range f.rules {
-		lowest = min(lowest, r.level)
-	}
-	return lowest
-}
