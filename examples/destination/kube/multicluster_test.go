@@ -112,6 +112,9 @@ func TestLinkSecrets(t *testing.T) {
 			"must not name a file, a program",
 		},
 		"not YAML": {"}", both, "west.example", "kubeconfig: "},
+		"an invalid CA": {
+			"certificate-authority-data: " + base64.StdEncoding.EncodeToString([]byte("none")), both, "west.example", "certificates",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &links{settings: DefaultSettings(), log: slog.New(slog.DiscardHandler)}

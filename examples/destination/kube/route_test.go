@@ -79,6 +79,15 @@ func TestRoutesOfClients(t *testing.T) {
 	}
 }
 
+// Of the routes of an opaque port, only a TCPRoute counts.
+func TestRoutesOfOpaquePort(t *testing.T) {
+	services := strings.Replace(twoServices, "name: web,", `name: web, annotations: {config.linkerd.io/opaque-ports: "80"},`, 1)
+	routes := routeTo(gatewayV1, "HTTPRoute", "shop", "r") + routeTo(gatewayAlpha, "TCPRoute", "shop", "r")
+	c := fill(t, documents(t, strings.TrimSpace(services+routes))...)
+	d, _ := c.Destination(controller.Client{}, "web.shop.svc.cluster.local", 80, false)
+	require.Equal(t, "Opaque_ gateway.networking.k8s.io/TCPRoute/shop/r", routesIn(t, d.Policy))
+}
+
 // The condition Accepted of a route states its kind's place.
 func TestAcceptedRoutes(t *testing.T) {
 	http := routeTo(gatewayV1, "HTTPRoute", "shop", "r")
