@@ -35,6 +35,7 @@ func TestSetRejectsInvalid(t *testing.T) {
 		{web, routed(Route{Name: "r", Match: Match{Not: &Match{}}}), `destinations["web.test:80"].profile.routes[0].match.not: want method, path, all, any or not`},
 		{web, routed(Route{Name: "r", Match: Match{All: []Match{{Method: "get"}}}}), `destinations["web.test:80"].profile.routes[0].match.all[0].method "get": methods are case-sensitive: write GET`},
 		{web, routed(Route{Name: "r", Match: everything, Timeout: -1}), `destinations["web.test:80"].profile.routes[0].timeout "-1ns": want a duration of more than 0`},
+		{web, routed(Route{Name: "r", Match: everything, RetryNonIdempotent: true}), `destinations["web.test:80"].profile.routes[0].retry_non_idempotent "true": it requires retryable: true`},
 		{web, routed(Route{Name: "r", Match: everything, Classes: []ResponseClass{{}}}), `destinations["web.test:80"].profile.routes[0].response_classes[0].status "0-0": want a range within 100-999`},
 		{web, routed(Route{Name: "r", Match: everything, Labels: map[string]string{"route": "x"}}), `destinations["web.test:80"].profile.routes[0].labels.route "x": this label is the name of the route: take it out`},
 		{web, Destination{Profile: &Profile{Name: "a..b"}}, `destinations["web.test:80"].profile.name "a..b": a label is empty`},
