@@ -265,7 +265,7 @@ func checkResponse(req *http.Request, rsp *http.Response) error {
 	switch code := rsp.StatusCode; {
 	case code == http.StatusSwitchingProtocols:
 		asked, got := message.Upgrade(req.Header), message.Upgrade(rsp.Header)
-		if got == "" || !strings.EqualFold(asked, got) {
+		if !message.Offers(asked, got) {
 			return &peerError{fmt.Errorf("httplayer: the endpoint switched to %q where %q was asked for", got, asked)}
 		}
 		if !tunnel {

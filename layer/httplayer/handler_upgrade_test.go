@@ -274,12 +274,14 @@ func serveInBubble(ctx context.Context, t *testing.T, h *host, addr string, hand
 func TestUpgradeUnusable101(t *testing.T) {
 	const plain = "GET / HTTP/1.1\nHost: web\n\n"
 	for name, tt := range map[string]struct{ head, answer string }{
-		"unasked":      {plain, "Connection: Upgrade\r\nUpgrade: other\r\n"},
-		"to nothing":   {plain, ""},
-		"asked, other": {upgradeHead, "Connection: Upgrade\r\nUpgrade: other\r\n"},
-		"asked, bad":   {upgradeHead, "Connection: Upgrade\r\nUpgrade: sh\xf6ut\r\n"},
-		"asked, none":  {upgradeHead, ""},
-		"to CONNECT":   {connectHead, "Connection: Upgrade\r\nUpgrade: other\r\n"},
+		"unasked":         {plain, "Connection: Upgrade\r\nUpgrade: other\r\n"},
+		"to nothing":      {plain, ""},
+		"asked, other":    {upgradeHead, "Connection: Upgrade\r\nUpgrade: other\r\n"},
+		"none of several": {severalHead, "Connection: Upgrade\r\nUpgrade: other\r\n"},
+		"more than asked": {upgradeHead, "Connection: Upgrade\r\nUpgrade: shout, other\r\n"},
+		"asked, bad":      {upgradeHead, "Connection: Upgrade\r\nUpgrade: sh\xf6ut\r\n"},
+		"asked, none":     {upgradeHead, ""},
+		"to CONNECT":      {connectHead, "Connection: Upgrade\r\nUpgrade: other\r\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			addr := rawServer(t, func(_ int, c net.Conn) {

@@ -512,6 +512,7 @@ func tunnelled(t testing.TB, answer string) (addr string, heads <-chan string) {
 
 const (
 	upgradeHead = "GET / HTTP/1.1\nHost: web\nConnection: Upgrade\nUpgrade: shout\n\n"
+	severalHead = "GET / HTTP/1.1\nHost: web\nConnection: Upgrade\nUpgrade: sing, Shout\n\n"
 	connectHead = "CONNECT web:443 HTTP/1.1\nHost: web:443\n\n"
 	switching   = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: shout\r\n\r\n"
 	established = "HTTP/1.1 200 Connection established\r\n\r\n"
@@ -543,15 +544,19 @@ func hear(t *testing.T, c *wireClient, want string) {
 
 func TestTransparencyA11Upgrade(t *testing.T) {
 	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
-		for name, early := range map[string]string{"": "", "bytes behind the request": "hello"} {
+		for name, tt := range map[string]struct{ head, early string }{
+			"":                         {upgradeHead, ""},
+			"bytes behind the request": {upgradeHead, "hello"},
+			"one of several":           {severalHead, ""},
+		} {
 			t.Run(name, func(t *testing.T) {
 				up, heads := tunnelled(t, switching)
 				c := wireTo(t, through(t, up))
-				first, fields, _ := c.askEarly(upgradeHead, early)
+				first, fields, _ := c.askEarly(tt.head, tt.early)
 				assert.Equal(t, "HTTP/1.1 101 Switching Protocols", first)
 				assert.Equal(t, []string{"Connection: Upgrade", "Upgrade: shout"}, fields)
-				assert.Equal(t, "GET / HTTP/1.1\nHost: web\nConnection: Upgrade\nUpgrade: shout\n\n", <-heads)
-				converse(t, c, early)
+				assert.Equal(t, tt.head, <-heads)
+				converse(t, c, tt.early)
 			})
 		}
 	})

@@ -83,6 +83,17 @@ func Upgrade(h http.Header) string {
 	return strings.Join(values, ", ")
 }
 
+// Offers reports whether asked, the result of [Upgrade] for a request, has each protocol in got, that of its
+// response. A client may offer several protocols, of which the server selects one (RFC 9110, section 7.8).
+func Offers(asked, got string) bool {
+	for protocol := range strings.SplitSeq(got, ",") {
+		if protocol = strings.Trim(protocol, " \t"); protocol == "" || !Listed([]string{asked}, protocol) {
+			return false
+		}
+	}
+	return true
+}
+
 // ValidTrailer reports whether the field with the given canonical name may be a trailer.
 // Hop-by-hop fields, Content-Length and Host may not.
 func ValidTrailer(name string) bool {
