@@ -20,18 +20,31 @@ func CloseWrite(conn any) error {
 	return http.ErrNotSupported
 }
 
-// LingerTime is the longest time for which [Linger] waits for the peer to read the last
-// output.
-const LingerTime = 500 * time.Millisecond
+const (
+	// LingerTime is the longest time for which [Linger] waits for bytes of the peer, or for its end.
+	LingerTime = 500 * time.Millisecond
+	// lingerLimit is the longest time that Linger takes. It is that of nginx.
+	lingerLimit = 30 * time.Second
+)
 
 // Linger closes the sending half of conn. It then drops received bytes until the peer closes the
-// connection, as many bytes as limit have arrived, or LingerTime has passed. The caller then closes
-// conn. Without Linger, closing conn with unread input would send a reset, and the peer could lose
-// the last output.
+// connection or pauses for LingerTime, until as many bytes as limit have arrived, or until 30 s have
+// passed. The caller then closes conn. Without Linger, closing conn with unread input would send a
+// reset, and the peer could lose the last output. Many clients read a response only after they have
+// sent their whole request, however long that takes.
 func Linger(conn net.Conn, limit int64) {
-	if CloseWrite(conn) == nil {
+	if CloseWrite(conn) != nil {
+		return
+	}
+	b := GetBuffer(8 << 10)
+	defer b.Release()
+	for end := time.Now().Add(lingerLimit); limit > 0 && time.Now().Before(end); {
 		_ = conn.SetReadDeadline(time.Now().Add(LingerTime))
-		_, _ = io.CopyN(io.Discard, conn, limit)
+		n, err := conn.Read(b.B[:cap(b.B)])
+		if err != nil {
+			return
+		}
+		limit -= int64(n)
 	}
 }
 

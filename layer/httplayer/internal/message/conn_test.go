@@ -2,7 +2,11 @@ package message_test
 
 import (
 	"io"
+	"net"
+	"os"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -30,4 +34,56 @@ func TestCopyBuffer(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 100+2<<10+32<<10+5000+100, n)
 	assert.Equal(t, []int{2 << 10, 2 << 10, 32 << 10, 32 << 10, 32 << 10, 2 << 10}, src.rooms)
+}
+
+// sender is a connection on which a byte arrives after each pause, as long as more are left.
+type sender struct {
+	net.Conn
+
+	pause    time.Duration
+	left     int
+	deadline time.Time
+}
+
+func (*sender) CloseWrite() error { return nil }
+
+func (s *sender) SetReadDeadline(t time.Time) error {
+	s.deadline = t
+	return nil
+}
+
+func (s *sender) Read([]byte) (int, error) {
+	if s.left == 0 {
+		return 0, io.EOF
+	}
+	time.Sleep(min(s.pause, time.Until(s.deadline)))
+	if !time.Now().Before(s.deadline) {
+		return 0, os.ErrDeadlineExceeded
+	}
+	s.left--
+	return 1, nil
+}
+
+// A peer that is still sending can send everything before it reads the last output.
+func TestLinger(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pause time.Duration
+		left  int
+		limit int64
+		want  time.Duration
+	}{
+		"sends for ten seconds": {100 * time.Millisecond, 100, 1 << 20, 10 * time.Second},
+		"sends endlessly":       {100 * time.Millisecond, 1 << 20, 1 << 20, 30 * time.Second},
+		"sends too much":        {100 * time.Millisecond, 1 << 20, 5, 500 * time.Millisecond},
+		"is silent":             {time.Hour, 1, 1 << 20, 500 * time.Millisecond},
+		"has ended":             {0, 0, 1 << 20, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				message.Linger(&sender{pause: tt.pause, left: tt.left}, tt.limit)
+				assert.Equal(t, tt.want, time.Since(start))
+			})
+		})
+	}
 }
