@@ -176,10 +176,12 @@ func lengthOfRequest(req *http.Request) int64 {
 	switch {
 	case req.Body == nil || req.Body == http.NoBody || req.Method == http.MethodConnect:
 		return 0
+	case slices.Contains(req.TransferEncoding, "chunked"): // the caller asks for it, for example to send trailers
+		return -1
 	case req.ContentLength > 0:
 		return req.ContentLength
-	// A length of 0 with a body means unknown, unless the client has sent Content-Length: 0.
-	case req.ContentLength == 0 && message.ContentLength(req.Header["Content-Length"]) == 0:
+	// A length of 0 with a body means unknown, unless a client has sent Content-Length: 0.
+	case req.ContentLength == 0 && req.RequestURI != "" && message.ContentLength(req.Header["Content-Length"]) == 0:
 		return 0
 	}
 	return -1
@@ -224,8 +226,12 @@ func appendRequest(b []byte, req *http.Request, length int64, arrived order) ([]
 	}
 	// Servers expect a length with these methods, even if it is 0.
 	posts := method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
-	if length != 0 || posts && req.RequestURI == "" || // a received request is not changed
-		req.Header["Content-Length"] != nil && method != http.MethodConnect {
+	sendsLength := posts
+	// A received request is not changed. In others, the field does not count.
+	if req.RequestURI != "" {
+		sendsLength = req.Header["Content-Length"] != nil && method != http.MethodConnect
+	}
+	if length != 0 || sendsLength {
 		b = appendLength(b, length, req.Trailer)
 	}
 	return append(b, '\r', '\n'), nil
