@@ -2,6 +2,7 @@ package httpclient_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -33,6 +34,7 @@ var wireBehaviors = map[string]behavior{
 				"HTTP/1.1 200 OK\r\nwrong line\r\nContent-Length: 0\r\n\r\n",
 				"HTTP/1.1 200 OK\r\n: value\r\nContent-Length: 0\r\n\r\n",
 				"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello",
+				"HTTP/1.1 200 OK\r\nX-End: close\r\n\r\nhello",
 				"HTTP/1.1 200 OK\r\nContent-Length: 10\r\nConnection: close\r\n\r\nhello",
 				"HTTP/1.1 1000 Large\r\nContent-Length: 0\r\n\r\n",
 				"HTTP/1.1 999 Unknown\r\nContent-Length: 5\r\n\r\nhello",
@@ -61,6 +63,11 @@ var wireBehaviors = map[string]behavior{
 			c := s.client(settings{})
 			for _, method := range []string{"GET", "HEAD", "GET"} { // with a body, net/http may fail to write it
 				s.do(c, s.request(method, url, nil))
+			}
+			silent := s.connections(func(_ net.Conn, in *bufio.Reader) { _, _ = http.ReadRequest(in) })
+			for _, method := range []string{"GET", "POST"} {
+				_, err := c.Do(s.request(method, silent, nil))
+				s.see(method, errors.Is(err, io.EOF))
 			}
 		},
 	},

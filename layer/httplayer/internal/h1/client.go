@@ -59,7 +59,7 @@ func (c *ClientConn) Trace(t message.Trace) { c.trace, c.started = t, false }
 
 var (
 	errClosed       = errors.New("connection closed")
-	errServerClosed = errors.New("the server has closed the connection without a response")
+	errServerClosed = fmt.Errorf("the server has closed the connection without a response: %w", io.EOF) // as in net/http
 	errEarlySwitch  = errors.New("switching protocols before the end of the request body")
 )
 
@@ -425,7 +425,9 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 		if h.chunked {
 			rsp.TransferEncoding = chunkedCoding
 		}
-		c.keepAlive = c.keepAlive && b.framing != byClose
+		if b.framing == byClose {
+			rsp.Close, c.keepAlive = true, false
+		}
 	}
 	return rsp
 }
