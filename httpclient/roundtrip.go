@@ -30,7 +30,7 @@ func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	out, decompress := c.outgoing(req)
-	rsp, err := c.trip.RoundTrip(out)
+	rsp, err := c.trip.RoundTrip(probed(out))
 	if err != nil {
 		return nil, err
 	}
