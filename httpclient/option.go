@@ -44,7 +44,7 @@ type options struct {
 	idleHosts     time.Duration                         // of a Transport
 	target        string                                // "" means the argument of New, or the host of a URL
 	names         resolve.Resolver                      // resolves names by DNS; nil means a new one
-	proxyTLS      *tls.Config                           // has the authorities for a proxy with TLS; may be nil
+	proxyTLS      *tls.Config                           // for connections to a proxy with TLS; may be nil
 	absolute      httplayer.Layer                       // sends requests to a proxy; nil means none
 	serverName    string                                // default server name of TLS; "" means the target
 	anyHost       bool                                  // see Client

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http/httpproxy"
 	"golang.org/x/net/proxy"
 
@@ -31,7 +32,7 @@ const maxConnectResponse = 64 << 10
 // WithProxy sets the function that returns the proxy for a request, or nil for none, as the field Proxy of
 // [http.Transport]: [http.ProxyURL] and [http.ProxyFromEnvironment] are such functions. The schemes http,
 // https and socks5 are supported. A client balances over the proxy's addresses, and the proxy resolves the
-// host.
+// host. A proxy with TLS is also connected to with the configuration of [WithTLS], except for its ServerName.
 //
 // [NewTransport] uses the environment (HTTP_PROXY, HTTPS_PROXY and NO_PROXY) by default, and [New] no proxy.
 // New calls the function once, with the target, and panics if it returns an error. A nil function means no
@@ -58,12 +59,13 @@ func (o *options) by(u *url.URL, target string) error {
 		return names.Resolve(ctx, addr)
 	})
 	proxyOptions := []httplayer.EndpointOption{httplayer.WithConnectTimeout(proxyTimeout)}
-	hop := &hop{proxy: u, target: target}
+	hop := &hop{proxy: u, target: inASCII(target)}
 	if u.Scheme == "https" {
-		hop.tls = &tls.Config{ServerName: u.Hostname(), NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}
+		hop.tls = new(tls.Config)
 		if o.proxyTLS != nil {
-			hop.tls.RootCAs = o.proxyTLS.RootCAs
+			hop.tls = o.proxyTLS.Clone()
 		}
+		hop.tls.ServerName, hop.tls.NextProtos = u.Hostname(), []string{"http/1.1"}
 	}
 	// For a cleartext target, an HTTP proxy takes requests with an absolute URL, and needs no tunnel.
 	if o.tls == nil && u.Scheme != "socks5" && u.Scheme != "socks5h" {
@@ -89,6 +91,16 @@ func proxyAddr(u *url.URL) (string, error) {
 		port = u.Port()
 	}
 	return net.JoinHostPort(u.Hostname(), port), nil
+}
+
+// inASCII returns the form of host, which may have a port, that messages have: an internationalized name
+// begins with xn--. A host that cannot be converted is returned unchanged.
+func inASCII(host string) string {
+	ascii, err := httpguts.PunycodeHostPort(host)
+	if err != nil {
+		return host
+	}
+	return ascii
 }
 
 // hop makes connections by a proxy: its method dial replaces the dialer of an endpoint, whose address
@@ -197,7 +209,7 @@ func proxied(authorization string) httplayer.Layer {
 			if path == "" {
 				path = "/"
 			}
-			target.Opaque = "//" + host + path
+			target.Opaque = "//" + inASCII(host) + path
 		}
 		if authorization != "" && r.Header["Proxy-Authorization"] == nil {
 			out.Header = r.Header.Clone()

@@ -2,6 +2,7 @@ package httpclient_test
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -74,7 +75,7 @@ func TestTransportProxy(t *testing.T) {
 	t.Cleanup(plain.Close)
 	t.Cleanup(secure.Close)
 	trusting := secure.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
-	for name, tls := range map[string]bool{"http": false, "https": true} {
+	for name, overTLS := range map[string]bool{"http": false, "https": true} {
 		t.Run(name, func(t *testing.T) {
 			for target, want := range map[string]string{"http://example.com/path?q=1": "plain", "https://example.com/": "HTTP/2.0"} {
 				var uses atomic.Int64
@@ -82,12 +83,12 @@ func TestTransportProxy(t *testing.T) {
 				if target[:5] == "https" {
 					to = secure
 				}
-				p := proxy(t, tls, to.Listener.Addr().String(), &uses)
+				p := proxy(t, overTLS, to.Listener.Addr().String(), &uses)
 				u, err := url.Parse(p.URL)
 				require.NoError(t, err)
 				u.User = url.UserPassword("joe", "secret")
 				cfg := trusting.Clone()
-				if tls {
+				if overTLS {
 					cfg.RootCAs.AddCert(p.Certificate())
 				}
 				for rt, c := range map[string]*http.Client{
@@ -109,6 +110,56 @@ func TestTransportProxy(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A proxy gets the same target and client certificate as from http.Transport, and is verified alike.
+func TestTransportProxyTarget(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		for _, target := range []string{
+			"http://b\u00fccher.example/x?q", "https://b\u00fccher.example/", "http://EXAMPLE.com:80", "https://[::1]/", "http://[::1]:81/",
+		} {
+			t.Run(fmt.Sprint(secure, " ", target), func(t *testing.T) {
+				asked := make(chan string, 100)
+				p := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					line := fmt.Sprint(r.Method, " ", r.RequestURI, " ", r.Host)
+					if r.TLS != nil {
+						line += fmt.Sprint(" ", len(r.TLS.PeerCertificates))
+					}
+					asked <- line
+					w.WriteHeader(http.StatusNotFound)
+				}))
+				if secure {
+					p.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+					p.StartTLS()
+				} else {
+					p.Start()
+				}
+				t.Cleanup(p.Close)
+				u, err := url.Parse(p.URL)
+				require.NoError(t, err)
+				// A proxy with a certificate that nobody knows.
+				cfg := &tls.Config{InsecureSkipVerify: true}
+				if secure {
+					cfg.Certificates = p.TLS.Certificates
+				}
+				theirs := client(t, &http.Transport{Proxy: http.ProxyURL(u), TLSClientConfig: cfg.Clone()})
+				ours := client(t, httpclient.NewTransport(t.Context(), httpclient.WithTLS(cfg), httpclient.WithProxy(http.ProxyURL(u))))
+				var want string
+				for _, c := range []*http.Client{theirs, ours} {
+					rsp, err := c.Do(get(t, target))
+					if err == nil {
+						require.NoError(t, rsp.Body.Close())
+					}
+					require.NotEmpty(t, asked, err)
+					if want == "" {
+						want = <-asked
+						continue
+					}
+					require.Equal(t, want, <-asked)
+				}
+			})
+		}
 	}
 }
 
