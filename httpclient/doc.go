@@ -81,8 +81,13 @@
 //   - The fields DisableKeepAlives, MaxConnsPerHost, MaxIdleConnsPerHost, IdleConnTimeout, DialContext
 //     and TLSClientConfig have options: see [WithEndpointOptions] and [WithTLS]. OnProxyConnectResponse,
 //     ProxyConnectHeader and RegisterProtocol have none.
-//   - Response headers may be up to 1 MiB long, instead of 10 MiB. A response with a folded line or a space in a field
-//     name is an error.
+//   - A function for DialContext gets the address of an endpoint. A host that DNS does not have, such as one that stands for
+//     a Unix socket, therefore needs [WithTarget] or [WithAddrs].
+//   - Response headers may be up to 1 MiB long and have up to 4000 fields, instead of 10 MiB. A response with a folded line
+//     or a space in a field name is an error.
+//   - The fields for one connection, such as Keep-Alive, TE other than trailers, and those that Connection names, are neither
+//     sent nor returned. A Connection field counts if it has close or asks for an upgrade.
+//   - The deprecated field Cancel of a request has no effect; use its context.
 //   - The body of the response to CONNECT is an io.ReadWriteCloser for the tunnel, instead of the request body.
 //   - A Client waits 15 s for the response headers; a Transport has no limit. See [WithTimeout].
 //   - A request through a Client reaches the target, whatever its URL says, and without a proxy unless
