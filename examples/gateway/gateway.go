@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -153,7 +154,20 @@ func withClient(st httplayer.Stack, c *config.Listener) httplayer.Stack {
 	return st.
 		With("forwarded", httplayer.Forwarded(trusted...)).
 		With("client_certificate", certificate).
-		With("scheme", layer.MapRequest[*http.Request, *http.Response](clientScheme))
+		With("scheme", layer.MapRequest[*http.Request, *http.Response](func(req *http.Request) *http.Request {
+			return clientScheme(originForm(req))
+		}))
+}
+
+// originForm returns req with a path as its target if the client has sent an absolute one, as to a forward proxy.
+// Many services do not expect that, and other gateways do not send it.
+func originForm(req *http.Request) *http.Request {
+	if strings.HasPrefix(req.RequestURI, "/") || !strings.Contains(req.RequestURI, "://") {
+		return req
+	}
+	copied := *req
+	copied.RequestURI = req.URL.RequestURI()
+	return &copied
 }
 
 // clientScheme returns req with the scheme that a trusted proxy's client used. For other clients,

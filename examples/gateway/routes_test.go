@@ -365,3 +365,15 @@ routes:
 		assert.Equal(t, want, requests.Load(), codes.Code(code))
 	}
 }
+
+// Services get a path, also if the client has sent an absolute target. Its authority takes precedence over Host.
+func TestAbsoluteTarget(t *testing.T) {
+	p := start(t, head+"services:\n"+service("a", backend(t, "a"))+"routes: [{name: all, backendRefs: [{name: a}]}]\n")
+	for target, want := range map[string]string{
+		"http://books.example/p?q": "a GET books.example /p?q", "https://books.example:8443/p%7C": "a GET books.example:8443 /p%7C",
+		"http://books.example": "a GET books.example /", "http://books.example?q": "a GET books.example /?q",
+	} {
+		rsp := p.raw(t, "GET "+target+" HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\r\n")
+		assert.True(t, strings.HasSuffix(rsp, "\r\n\r\n"+want), rsp)
+	}
+}
