@@ -139,17 +139,20 @@ func TestGatewayFiles(t *testing.T) {
 // The cells follow from known figures.
 func TestGatewayTables(t *testing.T) {
 	b := &bench{loops: gatewayLoops(20), reloads: 2, routes: 20, rounds: 1}
+	full := sample{cpu: 20, p99: 100, rate: 5000, resident: 41.5}
 	fixed := sample{cpu: 30, p99: 300, rate: gatewayRate}
 	slow := sample{cpu: 900, p99: 90_000, rate: 500}
 	b.targets = []target{{
 		name:    "gateway",
-		samples: map[loop][]sample{b.loops[0]: {{cpu: 20, p99: 100, rate: 5000}}, b.loops[1]: {fixed}, b.loops[2]: {slow}, b.loops[3]: {slow}},
+		samples: map[loop][]sample{b.loops[0]: {full}, b.loops[1]: {fixed}, b.loops[2]: {slow}, b.loops[3]: {slow}},
 		reloads: reloads{durations: []time.Duration{time.Second, 20 * time.Millisecond}, requests: 1000, failed: 1},
 	}}
 	var out bytes.Buffer
 	b.printGateways(&out, "-gateways")
 	for _, row := range []string{
-		"| gateway | 5000 | 20.0 (20.0) | 100 | 30.0 | 300 |\n", "| gateway | 500 | 900.0 (900.0) | 90000 | – | only 500/s |\n", "| gateway | 1s | 1s | 1000 | 1 |\n",
+		"| gateway | 5000 | 20.0 (20.0) | 100 | 41.5 | 30.0 | 300 |\n",
+		"| gateway | 500 | 900.0 (900.0) | 90000 | 0.0 | – | only 500/s |\n",
+		"| gateway | 1s | 1s | 1000 | 1 |\n",
 	} {
 		assert.Contains(t, out.String(), row)
 	}
