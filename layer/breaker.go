@@ -331,7 +331,8 @@ func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
 		if p.failures.Load() != 0 {
 			p.failures.Store(0)
 		}
-	case Throttled: // the service works
+	// The service works, but is overloaded: no failure, and no success that would end a row of failures.
+	case Throttled:
 	default:
 		row = p.failures.Add(1)
 	}

@@ -535,8 +535,8 @@ type skip int
 // The reasons are in the order of the texts in skip.String.
 const (
 	skipAttempts skip = iota
-	skipUnsafe
-	skipPushback
+	skipUnsafe        // the service has got the request, and CanRetry does not allow another attempt
+	skipPushback      // the service asked for a longer wait, or for no retry
 	skipDeadline
 	skipBudget
 	skipBody

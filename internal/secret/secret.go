@@ -189,6 +189,7 @@ func WithoutUserInfo(text string) string {
 		if !begins { // for a path with an empty segment
 			continue
 		}
+		// A space or comma does not end it, because passwords may contain them, and too much may be removed.
 		end := strings.IndexAny(text[start:], "/?#<>\"")
 		if end < 0 {
 			end = len(text) - start

@@ -70,8 +70,8 @@ func (GRPC) Replay(*Call, int64) layer.Replay[*Call] { return nil }
 
 // RetryAfter returns the wait that the server requests by the trailer field
 // grpc-retry-pushback-ms (gRFC A6), at most a day. It returns false without this field.
-// If the value is not a number of milliseconds, the wait is negative, which forbids a
-// retry.
+// If the field has several values, or one that is not a number of milliseconds below 2^31,
+// the wait is negative, which forbids a retry.
 func (GRPC) RetryAfter(_ *Reply, err error) (time.Duration, bool) {
 	call, ok := errors.AsType[*callError](err)
 	if !ok || len(call.pushback) == 0 {
@@ -81,7 +81,7 @@ func (GRPC) RetryAfter(_ *Reply, err error) (time.Duration, bool) {
 	if len(call.pushback) > 1 {
 		return -1, true
 	}
-	// 31 bits keep the product below the largest duration.
+	// In gRFC A6, a value that is no int32, or a negative one, forbids a retry.
 	ms, err := strconv.ParseUint(call.pushback[0], 10, 31)
 	if err != nil {
 		return -1, true

@@ -132,8 +132,8 @@ func (c *h1Conn) useTrace(t message.Trace) {
 }
 
 // dial makes a connection for a request, and waits until it is made or has failed, or until ctx ends.
-// If ctx ends first, the connection is still made, and kept for a later request, because one that takes
-// long is likely to be needed.
+// If ctx ends first, the connection is still made, and kept for a later request, which then need not wait
+// as long again.
 func (p *pool) dial(ctx context.Context, trace message.Trace) (*h1Conn, error) {
 	e := p.endpoint
 	if !p.reserve() {

@@ -307,7 +307,7 @@ func newResponse(r *http.Request, status int, header http.Header) *http.Response
 }
 
 // failure returns the response that reports err to the client of r. It logs err, unless the client has
-// disconnected.
+// disconnected or the context of r has ended, for example at the client's deadline.
 func (h *handler) failure(r *http.Request, err error) *http.Response {
 	status, code := StatusFromError(err)
 	layer.RecordFromContext(r.Context()).SetErr(err)

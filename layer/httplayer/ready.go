@@ -42,6 +42,7 @@ func (e *Endpoint) ready(ctx context.Context, probes bool) error {
 		// While the link is down, look again when the next attempt is allowed.
 		wait := recheck
 		if down != nil && e.canProbe() {
+			// If admit allows an attempt, wait is its maximum duration, and otherwise the time until the next one.
 			var allowed bool
 			if allowed, wait, _ = e.link.admit(); allowed {
 				e.probe()

@@ -56,7 +56,7 @@ type Watcher struct {
 
 	controller *controller.Controller
 	dynamic    dynamic.Interface
-	leases     kubernetes.Interface
+	client     kubernetes.Interface
 	informers  map[string]*informer // by kind
 	statuses   *statusWriter
 }
@@ -81,7 +81,7 @@ func New(cfg *rest.Config, s Settings, c *controller.Controller, log *slog.Logge
 		return nil, err
 	}
 	// w.cluster is set below. Its stores come from the informers, which report changes only after Run.
-	w := &Watcher{controller: c, dynamic: dynamic, leases: typed, informers: make(map[string]*informer)}
+	w := &Watcher{controller: c, dynamic: dynamic, client: typed, informers: make(map[string]*informer)}
 	stores := make(map[string]cache.Indexer)
 	kinds := slices.AppendSeq([]string{"Service", "Pod", "EndpointSlice", "Node", "Namespace"}, maps.Keys(resources))
 	for kind, i := range informers(typed, dynamic, kinds...) {
@@ -368,7 +368,7 @@ func (w *Watcher) Run(ctx context.Context, l Lease, ready func()) error {
 		all.Go(func() { i.RunWithContext(ctx) })
 	}
 	if w.links != nil {
-		all.Go(func() { w.links.run(ctx, w.leases) })
+		all.Go(func() { w.links.run(ctx, w.client) })
 	}
 	// Informers only tell by HasSynced that they have read everything, so ask them repeatedly.
 	poll := time.NewTicker(20 * time.Millisecond)
@@ -384,7 +384,7 @@ func (w *Watcher) Run(ctx context.Context, l Lease, ready func()) error {
 	w.controller.Use(w.cluster)
 	w.log.Info("objects read", "services", len(w.stores["Service"].ListKeys()), "pods", len(w.stores["Pod"].ListKeys()))
 	ready()
-	kinds, err := unservedKinds(ctx, w.leases.Discovery().RESTClient())
+	kinds, err := unservedKinds(ctx, w.client.Discovery().RESTClient())
 	if err != nil && ctx.Err() == nil {
 		w.log.Warn("kubernetes", "err", err)
 	}
@@ -400,7 +400,7 @@ func (w *Watcher) Run(ctx context.Context, l Lease, ready func()) error {
 		w.log.Info("the status of routes is written", "lease", l.Namespace+"/"+l.Name)
 		w.statuses.run(ctx)
 	}
-	if err := l.run(ctx, w.leases, lead); err != nil {
+	if err := l.run(ctx, w.client, lead); err != nil {
 		return fmt.Errorf("lease %s/%s: %w", l.Namespace, l.Name, err)
 	}
 	return nil

@@ -64,7 +64,8 @@ const (
 	maxRSA = 8192
 )
 
-// checkKey returns an error if key is too weak for a certificate, or of an unknown kind.
+// checkKey returns an error unless key is an Ed25519 key, an ECDSA key on P-256, P-384 or P-521, or an RSA
+// key with minRSA to maxRSA bits. Weaker keys are insecure.
 func checkKey(key crypto.PublicKey) error {
 	switch key := key.(type) {
 	case *rsa.PublicKey:

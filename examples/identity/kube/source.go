@@ -90,7 +90,7 @@ func (s *Source) Run(ctx context.Context) {
 		case <-ticker.C:
 		}
 		next, err := s.read(anchors)
-		isRetry := err == nil && next.equal(tried) // its error may contain the current time
+		isRetry := err == nil && next.equal(tried)
 		if err == nil {
 			// Nothing has changed since the last success.
 			if next.equal(loaded) {
@@ -104,7 +104,7 @@ func (s *Source) Run(ctx context.Context) {
 				continue
 			}
 		}
-		// An error is logged again only if its text or the content is new.
+		// A new error is logged, but not one of the same content, whose text may differ by the current time only.
 		if !isRetry && err.Error() != logged {
 			logged = err.Error()
 			s.Log.Error("the issuer and the trust anchors are not loaded: the previous ones stay in use", "err", err)

@@ -304,13 +304,14 @@ func (in *Inbound) complete(ctx context.Context, p *serverPolicy) *serverPolicy 
 			permit := meters.Permit{Server: p.resource, Route: route.resource, Authz: route.authorizations[i].resource}
 			// A handle compares by pointer, which makes logicalKey small and cheap to compare.
 			handle := unique.Make(permit)
-			// Requests that this rule permits share a cached service by their logicalKey, of which only permit is
-			// known here.
-			route.permits = append(route.permits, routePermit{&permit, in.logicals.Router(func(req *http.Request) (logicalKey, error) {
+			// The cache in.logicals has one service for each logicalKey. This rule is its permit, and the request
+			// determines the rest.
+			service := in.logicals.Router(func(req *http.Request) (logicalKey, error) {
 				l, err := in.logicalKey(req)
 				l.permit = handle
 				return l, err
-			})})
+			})
+			route.permits = append(route.permits, routePermit{&permit, service})
 		}
 	}
 	// The order matters: a policy without routes has no service, and a router is only needed if there is a choice.

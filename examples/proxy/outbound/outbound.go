@@ -85,7 +85,8 @@ func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer
 		Service(o.byProfile(dst, requests, opaque, named, o.detect(o.http, opaque, counts.Detect())))
 }
 
-// server returns the server for HTTP connections. It sets no minimum rate for uploads, because the
+// server returns the server for HTTP connections. Its errors have no body; header fields have their text,
+// as in linkerd. It sets no minimum rate for uploads, because the
 // application is trusted.
 func (o *Outbound) server(requests httplayer.Service) tcplayer.Server {
 	return httplayer.NewServer(requests, append(o.Config.Server.Options(),

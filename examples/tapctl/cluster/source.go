@@ -344,7 +344,7 @@ func withLabels(labels map[string]string, p *Pod) map[string]string {
 	if p == nil {
 		return labels
 	}
-	merged := p.Labels()
+	merged := p.Labels() // a new map
 	maps.Copy(merged, labels)
 	return merged
 }

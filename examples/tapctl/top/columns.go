@@ -186,13 +186,14 @@ func withoutSources(rows []*tappb.Row) []*tappb.Row {
 // upper bound for the true quantile.
 func add(sum, r *tappb.Row) {
 	// A row without ended requests has no best latency.
-	if sum.GetCount() == 0 || r.GetCount() > 0 && less(r.GetBest(), sum.GetBest()) {
+	if sum.GetCount() == 0 || r.GetCount() > 0 && shorter(r.GetBest(), sum.GetBest()) {
 		sum.Best = r.GetBest()
 	}
-	sum.P50 = later(sum.GetP50(), r.GetP50())
-	sum.P95 = later(sum.GetP95(), r.GetP95())
-	sum.P99 = later(sum.GetP99(), r.GetP99())
-	sum.Worst = later(sum.GetWorst(), r.GetWorst())
+	sum.P50 = longer(sum.GetP50(), r.GetP50())
+	sum.P95 = longer(sum.GetP95(), r.GetP95())
+	sum.P99 = longer(sum.GetP99(), r.GetP99())
+	sum.Worst = longer(sum.GetWorst(), r.GetWorst())
+	// Which of the two was last is not known, so that of sum stays.
 	if sum.GetLast() == nil {
 		sum.Last = r.GetLast()
 	}
@@ -202,12 +203,12 @@ func add(sum, r *tappb.Row) {
 	sum.Open += r.GetOpen()
 }
 
-// less reports whether a is shorter than b.
-func less(a, b *durationpb.Duration) bool { return a.AsDuration() < b.AsDuration() }
+// shorter reports whether a is shorter than b.
+func shorter(a, b *durationpb.Duration) bool { return a.AsDuration() < b.AsDuration() }
 
-// later returns the longer of two durations.
-func later(a, b *durationpb.Duration) *durationpb.Duration {
-	if less(a, b) {
+// longer returns the longer of two durations.
+func longer(a, b *durationpb.Duration) *durationpb.Duration {
+	if shorter(a, b) {
 		return b
 	}
 	return a

@@ -29,24 +29,24 @@ func (r *record) code() int {
 // status returns the result of the request in one or two words. While the request is open,
 // the text ends with "…".
 func (r *record) status() string {
-	code := ""
-	if r.response != nil {
-		code = strconv.Itoa(r.response.Status)
+	text := ""
+	if code := r.code(); code != 0 {
+		text = strconv.Itoa(code)
 	}
 	// The order matters: an open request comes first, and then the most specific result.
 	switch {
-	case r.end == nil && code == "":
+	case r.end == nil && text == "":
 		return "…"
 	case r.end == nil:
-		return code + " …"
+		return text + " …"
 	case r.end.ResetCode != nil:
-		return join(code, "reset "+r.end.Reset())
+		return join(text, "reset "+r.end.Reset())
 	case r.end.GRPCStatus != nil:
-		return join(code, r.end.GRPCStatus.String())
-	case code == "" && r.end.SinceResponseInit == nil:
+		return join(text, r.end.GRPCStatus.String())
+	case text == "":
 		return "no response"
 	}
-	return code
+	return text
 }
 
 // join returns code and s with a space, or only s without a code.

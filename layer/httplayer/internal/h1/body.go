@@ -208,8 +208,9 @@ func (b *body) whole() bool {
 }
 
 // Pending returns the number of bytes that Read can return without waiting. If eof is true, the
-// body ends after these bytes. Pending returns 0 and false while a Read is in progress, before the
-// Read that sends 100 Continue, after Close, and if the body ends with the connection.
+// body ends after these bytes. After the end was read, Pending returns 0 and true. It returns 0 and
+// false while a Read is in progress, before the Read that sends 100 Continue, after a Close before the
+// end, and while a body that ends with the connection goes on.
 func (b *body) Pending() (n int, eof bool) {
 	if !b.mu.TryLock() {
 		return 0, false // a Read waits

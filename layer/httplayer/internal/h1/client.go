@@ -241,16 +241,19 @@ func (c *ClientConn) exchange(req *http.Request) error {
 	if err := out.complete(req.Trailer); err != nil {
 		return err
 	}
+	// Only if everything was written does socket.exchange empty out.buf; err is then that of the read.
 	switch err := c.sock.exchange(out, &c.source); {
-	case out.buf == nil: // everything was written
+	case out.buf == nil:
 		c.err = err
+		return nil
 	case err == nil: // a short write
 		return out.flush()
 	default:
 		// Nothing was written, because the server has closed the connection or it has failed.
-		out.broken, out.err = true, err
+		out.broken = true
+		out.err = err
+		return err
 	}
-	return out.err
 }
 
 // sent ends the sending of req. err is nil, or the error with which sending failed. sent returns the

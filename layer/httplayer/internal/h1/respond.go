@@ -131,13 +131,14 @@ func (r *request) Received() int64 {
 	return r.body.received.Load()
 }
 
-// statusLine returns rsp's status and reason. The reason is the server's, which may be empty, unless
-// a layer has changed the status.
+// statusLine returns rsp's status and reason phrase. The phrase is the endpoint's, which may be empty. It
+// is the standard one if a layer has changed the status, or if the endpoint's is invalid.
 func statusLine(rsp *http.Response) string {
 	line := message.StatusLines[rsp.StatusCode]
 	// line begins with three digits; text is the endpoint's reason, with the space before it.
 	switch text, ok := strings.CutPrefix(rsp.Status, line[:3]); {
 	case rsp.Status == line || !ok || !message.ValidValue(text):
+		return line
 	case text == "":
 		return line[:3] + " " // the space is required
 	case text[0] == ' ':
