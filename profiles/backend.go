@@ -121,7 +121,7 @@ func (r *Router[Req, Rsp]) backend(b *Backend, key backendKey, drop func(error))
 	if entry, ok := r.backendServices[key]; ok {
 		return entry.svc
 	}
-	ctx, end := context.WithCancel(r.life)
+	ctx, end := context.WithCancel(r.life) //nolint:gosec // end is called with the backend's removal
 	var svc layer.Service[Req, Rsp]
 	err := panics.Do("make the service", func() (err error) {
 		svc, err = r.newBackend(ctx, b)

@@ -124,7 +124,8 @@ func compare(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	flags.IntVar(&b.reloads, "reloads", 5, "with -gateways: reloads of each gateway under load")
 	only := flags.String("only", "", "measure only the loads of this protocol, such as \"grpc upload\"")
 	flags.BoolVar(&b.gateways, "gateways", false, "compare examples/gateway with nginx, Caddy and Traefik")
-	flags.BoolVar(&b.short, "short", false, "one round of 30ms, to see that the command works; leaves out examples/gateway unless -gateways is set")
+	flags.BoolVar(&b.short, "short", false,
+		"one round of 30ms, to see that the command works; leaves out examples/gateway unless -gateways is set")
 	cli.Describe(flags, "bench measures the proxies of gotower, and nginx and haproxy if they are installed, on this machine.")
 	switch err := cli.Parse(flags, args, stderr); {
 	case err != nil:

@@ -204,7 +204,7 @@ tcpRoutes:
 `
 
 // connectionSums has the number of connections and their bytes, except those of the route "probe". The keys are
-// "route service outcome"; for the tap, which has no outcomes, "ok" or "failed" replaces it.
+// "route/service/outcome"; for the tap, which has no outcomes, "ok" or "failed" replaces it.
 type connectionSums struct {
 	ended          map[string]int
 	sent, received int
@@ -215,7 +215,7 @@ func (s *connectionSums) add(n int, route, service, outcome string) {
 		s.ended = make(map[string]int)
 	}
 	if route != "probe" && n > 0 {
-		s.ended[route+" "+service+" "+outcome] += n
+		s.ended[route+"/"+service+"/"+outcome] += n
 	}
 }
 
@@ -224,7 +224,7 @@ func (s *connectionSums) forTap() (all connectionSums) {
 	all.sent = s.sent
 	all.received = s.received
 	for key, n := range s.ended {
-		parts := strings.Split(key, " ")
+		parts := strings.Split(key, "/")
 		if parts[2] != "ok" {
 			parts[2] = "failed"
 		}
@@ -415,9 +415,9 @@ func TestTCPSumsAgree(t *testing.T) {
 	require.NoError(t, open.Close())
 
 	want := map[string]int{
-		"orders orders ok": 5, "shop shop ok": 2, "orders orders aborted": 1,
-		"gone gone connect_failed": 2, "unknown unknown no_endpoint": 1, "answer answer direct_response": 1,
-		"  no_route": 2, "  client_cidrs": 2, "  max_connections": 1, "  proxy_protocol": 1,
+		"orders/orders/ok": 5, "shop/shop/ok": 2, "orders/orders/aborted": 1,
+		"gone/gone/connect_failed": 2, "unknown/unknown/no_endpoint": 1, "answer/answer/direct_response": 1,
+		"//no_route": 2, "//client_cidrs": 2, "//max_connections": 1, "//proxy_protocol": 1,
 	}
 	total := 0
 	for _, n := range want {
@@ -510,14 +510,14 @@ services:
 		counted, _ := measuredConnections(t, p)
 		return counted.ended[key]
 	}
-	until(t, func() bool { return ended("first first ok") == 1 })
+	until(t, func() bool { return ended("first/first/ok") == 1 })
 	p.replace(t, text("second"))
 	until(t, func() bool {
 		exchange(t, p, "tcp", "hello")
-		return ended("second second ok") > 0 && ended("first first ok") == 0
+		return ended("second/second/ok") > 0 && ended("first/first/ok") == 0
 	})
 	require.NoError(t, open.Close())
-	until(t, func() bool { return ended("(removed)  ok") == 1 })
+	until(t, func() bool { return ended("(removed)//ok") == 1 })
 	require.Contains(t, p.log.String(), `{"outcome":"ok","route":"second"}`)
 }
 

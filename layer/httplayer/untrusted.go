@@ -54,8 +54,9 @@ const (
 // ForwardClientCertificate returns a layer that offers the verified certificate of a TLS client to
 // servers, by the header fields of RFC 9440. Client-Cert has the certificate, and Client-Cert-Chain the
 // certificates between it and its root. The layer first removes these fields, so that a request without
-// a verified certificate arrives without them. A peer within one of the prefixes trusted is a proxy, whose fields are kept and whose own certificate is not
-// offered. [Forwarded] also removes the fields of clients that are not trusted.
+// a verified certificate arrives without them. A peer within one of the prefixes trusted is a proxy,
+// whose fields are kept and whose own certificate is not offered. [Forwarded] also removes the fields of
+// clients that are not trusted.
 //
 // Admission, Cancellation, Body and Errors: not changed, except for the trailers of these names.
 //

@@ -61,8 +61,9 @@ func (r *Route) checkProfile(n node) {
 	}
 }
 
-// Profile converts r for package profiles. Settings that package profiles does not know, such as
-// CORS, and header modifiers, whose values may contain variables, are left out; routeService applies them. The results of several calls share what they point to.
+// Profile converts r for package profiles. Settings that package profiles does not know, such as CORS,
+// and header modifiers, whose values may contain variables, are left out; routeService applies them. The
+// results of several calls share what they point to.
 func (r *Route) Profile() profiles.Route {
 	p := profiles.Route{
 		Name: string(r.Name), Match: r.condition, Labels: r.labels,
