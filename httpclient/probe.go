@@ -13,9 +13,11 @@ const probeTime = 200 * time.Millisecond
 
 // probed returns req without its body if the length of the body is unknown, the body is empty, and the
 // method usually has none. Sent in chunks, an empty body confuses many servers, so http.Transport leaves
-// it out, too. Of any other body, at most the first byte is read in advance.
+// it out, too. Of any other body, at most the first byte is read in advance. A request that sets
+// TransferEncoding wants chunks, and one with trailers needs them.
 func probed(req *http.Request) *http.Request {
-	if req.Body == nil || req.Body == http.NoBody || req.ContentLength > 0 || !lacksBody(req.Method) {
+	wantsChunks := len(req.TransferEncoding) > 0 || len(req.Trailer) > 0
+	if req.Body == nil || req.Body == http.NoBody || req.ContentLength > 0 || wantsChunks || !lacksBody(req.Method) {
 		return req
 	}
 	out := *req

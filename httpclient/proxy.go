@@ -12,10 +12,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
+	"unicode/utf8"
 
-	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http/httpproxy"
+	"golang.org/x/net/idna"
 	"golang.org/x/net/proxy"
 
 	"github.com/gotower/gotower/layer/httplayer"
@@ -93,12 +95,19 @@ func proxyAddr(u *url.URL) (string, error) {
 	return net.JoinHostPort(u.Hostname(), port), nil
 }
 
-// inASCII returns the form of host, which may have a port, that messages have: an internationalized name
-// begins with xn--. A host that cannot be converted is returned unchanged.
-func inASCII(host string) string {
-	ascii, err := httpguts.PunycodeHostPort(host)
-	if err != nil {
-		return host
+// inASCII returns target, a host with or without a port, in the form that a proxy gets: an internationalized
+// name begins with xn--, as in its certificate. A target that cannot be converted is returned unchanged.
+func inASCII(target string) string {
+	if !strings.ContainsFunc(target, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		return target
+	}
+	host, port, found := strings.Cut(target, ":") // an internationalized name contains no colon
+	ascii, err := idna.Lookup.ToASCII(host)
+	switch {
+	case err != nil:
+		return target
+	case found:
+		return ascii + ":" + port
 	}
 	return ascii
 }

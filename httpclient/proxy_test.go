@@ -117,7 +117,8 @@ func TestTransportProxy(t *testing.T) {
 func TestTransportProxyTarget(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		for _, target := range []string{
-			"http://b\u00fccher.example/x?q", "https://b\u00fccher.example/", "http://EXAMPLE.com:80", "https://[::1]/", "http://[::1]:81/",
+			"http://b\u00fccher.example/x?q", "https://b\u00fccher.example/", "http://EXAMPLE.com:80", "https://bu\u0308cher.example/",
+			"https://[::1]/", "http://[::1]:81/",
 		} {
 			t.Run(fmt.Sprint(secure, " ", target), func(t *testing.T) {
 				asked := make(chan string, 100)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"os"
@@ -502,12 +501,15 @@ func (c *ServerConn) refuse(status int, err error) {
 	}
 }
 
-// linger closes the sending half of the connection and waits a short time before Serve closes it, so
-// that the client can read the last response: see [message.Linger]. It does nothing after stopReading
-// or abort, except for a client that was too slow, because that client should still read the response.
+// linger closes the sending half of the connection and waits before Serve closes it, so that the client
+// can read the last response: see [message.Linger]. A client may finish its upload, unless the server
+// drains. A client that was too slow gets only a short time. After stopReading for another reason or abort,
+// linger does nothing.
 func (c *ServerConn) linger() {
-	cause := c.stop.Load()
-	if cause == nil || *cause == message.ErrSlowBody || *cause == errHeaderTimeout { //nolint:errorlint // set by Sweep
-		message.Linger(c.conn, math.MaxInt64)
+	switch cause := c.stop.Load(); {
+	case cause == nil && !c.drains():
+		message.Linger(c.conn, message.UploadTime)
+	case cause == nil || *cause == message.ErrSlowBody || *cause == errHeaderTimeout: //nolint:errorlint // set by Sweep
+		message.Linger(c.conn, message.LingerTime)
 	}
 }

@@ -249,7 +249,7 @@ func (h *requestHead) setLength(req *http.Request) string {
 		h.length = 0
 		// These methods usually have a body, so an empty one is declared with content-length: 0.
 		if h.method != http.MethodPost && h.method != http.MethodPut && h.method != http.MethodPatch &&
-			len(req.Header["Content-Length"]) == 0 {
+			(req.RequestURI == "" || len(req.Header["Content-Length"]) == 0) {
 			h.length = -1
 		}
 	case h.length <= 0: // the length is unknown, because ContentLength 0 with a body means that, too

@@ -23,28 +23,26 @@ func CloseWrite(conn any) error {
 const (
 	// LingerTime is the longest time for which [Linger] waits for bytes of the peer, or for its end.
 	LingerTime = 500 * time.Millisecond
-	// lingerLimit is the longest time that Linger takes. It is that of nginx.
-	lingerLimit = 30 * time.Second
+	// UploadTime is the longest time for which Linger should wait for the end of an upload. It is that of
+	// lingering_time of nginx.
+	UploadTime = 30 * time.Second
 )
 
 // Linger closes the sending half of conn. It then drops received bytes until the peer closes the
-// connection or pauses for LingerTime, until as many bytes as limit have arrived, or until 30 s have
-// passed. The caller then closes conn. Without Linger, closing conn with unread input would send a
-// reset, and the peer could lose the last output. Many clients read a response only after they have
-// sent their whole request, however long that takes.
-func Linger(conn net.Conn, limit int64) {
+// connection or pauses for LingerTime, or until the time longest has passed. The caller then closes conn.
+// Without Linger, closing conn with unread input would send a reset, and the peer could lose the last
+// output. Many clients read a response only after they have sent their whole request: see UploadTime.
+func Linger(conn net.Conn, longest time.Duration) {
 	if CloseWrite(conn) != nil {
 		return
 	}
 	b := GetBuffer(8 << 10)
 	defer b.Release()
-	for end := time.Now().Add(lingerLimit); limit > 0 && time.Now().Before(end); {
-		_ = conn.SetReadDeadline(time.Now().Add(LingerTime))
-		n, err := conn.Read(b.B[:cap(b.B)])
-		if err != nil {
+	for end := time.Now().Add(longest); ; {
+		_ = conn.SetReadDeadline(time.Now().Add(min(LingerTime, time.Until(end))))
+		if _, err := conn.Read(b.B[:cap(b.B)]); err != nil {
 			return
 		}
-		limit -= int64(n)
 	}
 }
 

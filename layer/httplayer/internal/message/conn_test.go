@@ -67,21 +67,21 @@ func (s *sender) Read([]byte) (int, error) {
 // A peer that is still sending can send everything before it reads the last output.
 func TestLinger(t *testing.T) {
 	for name, tt := range map[string]struct {
-		pause time.Duration
-		left  int
-		limit int64
-		want  time.Duration
+		pause   time.Duration
+		left    int
+		longest time.Duration
+		want    time.Duration
 	}{
-		"sends for ten seconds": {100 * time.Millisecond, 100, 1 << 20, 10 * time.Second},
-		"sends endlessly":       {100 * time.Millisecond, 1 << 20, 1 << 20, 30 * time.Second},
-		"sends too much":        {100 * time.Millisecond, 1 << 20, 5, 500 * time.Millisecond},
-		"is silent":             {time.Hour, 1, 1 << 20, 500 * time.Millisecond},
-		"has ended":             {0, 0, 1 << 20, 0},
+		"sends for ten seconds": {100 * time.Millisecond, 100, message.UploadTime, 10 * time.Second},
+		"sends endlessly":       {100 * time.Millisecond, 1 << 20, message.UploadTime, 30 * time.Second},
+		"gets a short time":     {100 * time.Millisecond, 1 << 20, message.LingerTime, 500 * time.Millisecond},
+		"is silent":             {time.Hour, 1, message.UploadTime, 500 * time.Millisecond},
+		"has ended":             {0, 0, message.UploadTime, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
-				message.Linger(&sender{pause: tt.pause, left: tt.left}, tt.limit)
+				message.Linger(&sender{pause: tt.pause, left: tt.left}, tt.longest)
 				assert.Equal(t, tt.want, time.Since(start))
 			})
 		})
