@@ -99,7 +99,7 @@ func (d *profileValue) annotate(p *profiles.Profile) *profiles.Profile {
 
 // countsOf returns the meters that annotate has set in route.
 func countsOf(route profiles.Route) *meters.Route {
-	return route.Value.(*meters.Route) //nolint:forcetypeassert // see above
+	return route.Value.(*meters.Route)
 }
 
 // backendAt returns the backend with the given authority of a profile without Values.
