@@ -134,9 +134,6 @@ func (r *Router[Req, Rsp]) backend(b *Backend, key backendKey, drop func(error))
 			Layer: layerName, Target: r.target, Endpoint: b.label(), Reason: "the backend is invalid", Err: err,
 		}}
 	}
-	if r.backendServices == nil {
-		r.backendServices = make(map[backendKey]backendService[Req, Rsp])
-	}
 	r.backendServices[key] = backendService[Req, Rsp]{svc, end}
 	return svc
 }

@@ -46,7 +46,8 @@ func (probeAccess) Complete(ctx context.Context, rsp int, o layer.Observer) int 
 // routerFor returns a Router without a source.
 func routerFor() *Router[*probe, int] {
 	r := &Router[*probe, int]{
-		target: "web:80", life: context.Background(), access: probeAccess{}, services: make(map[string]layer.Service[*probe, int]),
+		backendServices: make(map[backendKey]backendService[*probe, int]),
+		target:          "web:80", life: context.Background(), access: probeAccess{}, services: make(map[string]layer.Service[*probe, int]),
 		mk: func(string) layer.Service[*probe, int] { return nil },
 	}
 	r.config.Log = slog.New(slog.DiscardHandler)

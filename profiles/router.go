@@ -80,6 +80,7 @@ func New[Req, Rsp any](
 	r := &Router[Req, Rsp]{
 		config: c, target: c.Target, life: ctx, access: access, mk: mk,
 		services: make(map[string]layer.Service[Req, Rsp]), done: make(chan struct{}),
+		backendServices: make(map[backendKey]backendService[Req, Rsp]),
 	}
 	option.Apply(&r.options, opts)
 	r.invalid.Log = func(err error) { c.Log.Warn("left out of a profile", "target", c.Target, "err", err) }

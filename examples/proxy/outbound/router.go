@@ -100,7 +100,10 @@ type pinned[K comparable] struct {
 // Call keeps the service in the cache, and then passes the request on.
 func (k *pinned[K]) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	if !k.held.Load() && k.held.CompareAndSwap(false, true) {
-		_ = k.cache.Pin(k.ctx, k.key) // Call returns the same error
+		// Call returns the same error. A later request tries again.
+		if k.cache.Pin(k.ctx, k.key) != nil {
+			k.held.Store(false)
+		}
 	}
 	return k.Service.Call(ctx, req)
 }
