@@ -16,6 +16,10 @@ import (
 // headerModifiers returns a layer that applies r's header modifiers, or nil if r has none.
 func headerModifiers(r *config.Route) httplayer.Layer {
 	request := newTemplate(&r.RequestHeaderModifier)
+	// A redirect is made from the request as the client has sent it, and no service gets that request.
+	if r.RequestRedirect != nil {
+		request = template{}
+	}
 	response := newTemplate(&r.ResponseHeaderModifier)
 	if request.Empty() && response.Empty() {
 		return nil

@@ -98,3 +98,12 @@ routes:
 	require.NoError(t, json.Unmarshal([]byte(line), &entry))
 	assert.Equal(t, []string{"client.example", "client"}, []string{entry.Host, entry.Agent})
 }
+
+// A redirect has the host for which the client has asked, and not that for services.
+func TestRedirectIgnoresRequestModifiers(t *testing.T) {
+	a := start(t, head+`routes:
+- {name: all, requestRedirect: {scheme: https}, requestHeaderModifier: {set: [{name: Host, value: backend.internal}]}}
+`).get(t, "GET", "/a")
+	assert.Equal(t, 302, a.StatusCode)
+	assert.NotContains(t, a.Header.Get("Location"), "backend.internal")
+}
