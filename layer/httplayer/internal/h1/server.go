@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -508,8 +509,8 @@ func (c *ServerConn) refuse(status int, err error) {
 func (c *ServerConn) linger() {
 	switch cause := c.stop.Load(); {
 	case cause == nil && !c.drains():
-		message.Linger(c.conn, message.UploadTime)
+		message.Linger(c.conn, message.UploadTime, math.MaxInt64)
 	case cause == nil || *cause == message.ErrSlowBody || *cause == errHeaderTimeout: //nolint:errorlint // set by Sweep
-		message.Linger(c.conn, message.LingerTime)
+		message.Linger(c.conn, message.LingerTime, math.MaxInt64)
 	}
 }

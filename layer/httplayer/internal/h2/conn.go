@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	smallRead = 328         // size of the read buffer of an idle connection; keeps a ServerConn below 1280 bytes
-	lastWrite = time.Second // time limit for writing the final GOAWAY
-	lastRead  = time.Second // time limit for reading what has arrived before a failed Write
+	lingerBytes = 256 << 10   // received bytes that are dropped before the connection is closed
+	smallRead   = 328         // size of the read buffer of an idle connection; keeps a ServerConn below 1280 bytes
+	lastWrite   = time.Second // time limit for writing the final GOAWAY
+	lastRead    = time.Second // time limit for reading what has arrived before a failed Write
 )
 
 // conn is what [ServerConn] and [ClientConn] share. The first group of fields belongs to the
@@ -264,7 +265,7 @@ func (c *conn) end(err error) error {
 		_ = c.nc.SetWriteDeadline(time.Now().Add(lastWrite))
 		c.mu.Unlock()
 		c.written.Wait() // the writer needs mu; when it ends, it has sent the GOAWAY or failed
-		message.Linger(c.nc, message.LingerTime)
+		message.Linger(c.nc, message.LingerTime, lingerBytes)
 		c.mu.Lock()
 	}
 	if c.err == nil {

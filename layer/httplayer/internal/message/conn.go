@@ -29,20 +29,23 @@ const (
 )
 
 // Linger closes the sending half of conn. It then drops received bytes until the peer closes the
-// connection or pauses for LingerTime, or until the time longest has passed. The caller then closes conn.
-// Without Linger, closing conn with unread input would send a reset, and the peer could lose the last
-// output. Many clients read a response only after they have sent their whole request: see UploadTime.
-func Linger(conn net.Conn, longest time.Duration) {
+// connection or pauses for LingerTime, until as many bytes as limit have arrived, or until the time longest
+// has passed. The caller then closes conn. Without Linger, closing conn with unread input would send a
+// reset, and the peer could lose the last output. Many clients read a response only after they have sent
+// their whole request: see UploadTime.
+func Linger(conn net.Conn, longest time.Duration, limit int64) {
 	if CloseWrite(conn) != nil {
 		return
 	}
 	b := GetBuffer(8 << 10)
 	defer b.Release()
-	for end := time.Now().Add(longest); ; {
+	for end := time.Now().Add(longest); limit > 0; {
 		_ = conn.SetReadDeadline(time.Now().Add(min(LingerTime, time.Until(end))))
-		if _, err := conn.Read(b.B[:cap(b.B)]); err != nil {
+		n, err := conn.Read(b.B[:cap(b.B)])
+		if err != nil {
 			return
 		}
+		limit -= int64(n)
 	}
 }
 

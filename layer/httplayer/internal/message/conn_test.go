@@ -70,18 +70,20 @@ func TestLinger(t *testing.T) {
 		pause   time.Duration
 		left    int
 		longest time.Duration
+		limit   int64
 		want    time.Duration
 	}{
-		"sends for ten seconds": {100 * time.Millisecond, 100, message.UploadTime, 10 * time.Second},
-		"sends endlessly":       {100 * time.Millisecond, 1 << 20, message.UploadTime, 30 * time.Second},
-		"gets a short time":     {100 * time.Millisecond, 1 << 20, message.LingerTime, 500 * time.Millisecond},
-		"is silent":             {time.Hour, 1, message.UploadTime, 500 * time.Millisecond},
-		"has ended":             {0, 0, message.UploadTime, 0},
+		"sends for ten seconds": {100 * time.Millisecond, 100, message.UploadTime, 1 << 20, 10 * time.Second},
+		"sends endlessly":       {100 * time.Millisecond, 1 << 20, message.UploadTime, 1 << 20, 30 * time.Second},
+		"sends too much":        {100 * time.Millisecond, 1 << 20, message.UploadTime, 5, 500 * time.Millisecond},
+		"gets a short time":     {100 * time.Millisecond, 1 << 20, message.LingerTime, 1 << 20, 500 * time.Millisecond},
+		"is silent":             {time.Hour, 1, message.UploadTime, 1 << 20, 500 * time.Millisecond},
+		"has ended":             {0, 0, message.UploadTime, 1 << 20, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
-				message.Linger(&sender{pause: tt.pause, left: tt.left}, tt.longest)
+				message.Linger(&sender{pause: tt.pause, left: tt.left}, tt.longest, tt.limit)
 				assert.Equal(t, tt.want, time.Since(start))
 			})
 		})
