@@ -33,8 +33,9 @@ func Call(ctx context.Context, rt http.RoundTripper, host, method string, messag
 		GetBody: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(frame)), nil },
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		// The unit m is milliseconds, and a value has at most eight digits.
-		timeout := min(max(1, time.Until(deadline).Milliseconds()), 99_999_999)
+		// The unit m is milliseconds, and a value has at most eight digits. It is rounded up, as in grpc-go, so that
+		// the server does not give up before the caller.
+		timeout := min(max(1, (time.Until(deadline)+time.Millisecond-1).Milliseconds()), 99_999_999)
 		req.Header["Grpc-Timeout"] = []string{strconv.FormatInt(timeout, 10) + "m"}
 	}
 	rsp, err := rt.RoundTrip(req.WithContext(ctx))
