@@ -37,7 +37,9 @@ func probed(req *http.Request) *http.Request {
 	case r := <-first:
 		if r.n == 0 && r.err == io.EOF { //nolint:errorlint // a Reader returns exactly this value
 			closeBody(req)
-			out.Body, out.GetBody, out.ContentLength = http.NoBody, nil, 0
+			out.Body = http.NoBody
+			out.GetBody = nil
+			out.ContentLength = 0
 			break
 		}
 		first <- r // for the first Read

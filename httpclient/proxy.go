@@ -67,7 +67,8 @@ func (o *options) by(u *url.URL, target string) error {
 		if o.proxyTLS != nil {
 			hop.tls = o.proxyTLS.Clone()
 		}
-		hop.tls.ServerName, hop.tls.NextProtos = u.Hostname(), []string{"http/1.1"}
+		hop.tls.ServerName = u.Hostname()
+		hop.tls.NextProtos = []string{"http/1.1"}
 	}
 	// For a cleartext target, an HTTP proxy takes requests with an absolute URL, and needs no tunnel.
 	if o.tls == nil && u.Scheme != "socks5" && u.Scheme != "socks5h" {

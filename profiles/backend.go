@@ -254,11 +254,11 @@ func (r *Router[Req, Rsp]) routesSplit(s *snapshot[Req, Rsp]) (all split[Req, Rs
 	if !s.profile.RoutesOnly || slices.ContainsFunc(s.routes, func(l *liveRoute[Req, Rsp]) bool { return l.split == nil }) {
 		return all
 	}
-	known := make(map[backendKey]bool, len(r.backendServices))
+	keys := make(map[backendKey]bool, len(r.backendServices))
 	for _, route := range s.routes {
 		for _, p := range route.split.parts {
-			if b, ok := r.backendServices[p.key]; ok && !known[p.key] {
-				known[p.key] = true
+			if b, ok := r.backendServices[p.key]; ok && !keys[p.key] {
+				keys[p.key] = true
 				all.add(p.Target, b.svc, p.key)
 			}
 		}

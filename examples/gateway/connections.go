@@ -25,7 +25,7 @@ type tcpConnectionKey struct{}
 // which it passes complete it.
 type tcpConnection struct {
 	listener   string
-	peer       netip.AddrPort // the client, as a header of the PROXY protocol told it
+	peer       netip.AddrPort // the client; a header of the PROXY protocol replaces it
 	serverName string         // that the client requested by TLS
 
 	routed    bool // the connection was compared with the routes

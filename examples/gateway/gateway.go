@@ -160,14 +160,14 @@ func withClient(st httplayer.Stack, c *config.Listener) httplayer.Stack {
 }
 
 // originForm returns req with a path as its target if the client has sent an absolute one, as to a forward proxy.
-// Many services do not expect that, and other gateways do not send it.
+// Many services do not expect that, and nginx and ReverseProxy do not send it.
 func originForm(req *http.Request) *http.Request {
 	if strings.HasPrefix(req.RequestURI, "/") || !strings.Contains(req.RequestURI, "://") {
 		return req
 	}
-	copied := *req
-	copied.RequestURI = req.URL.RequestURI()
-	return &copied
+	out := *req
+	out.RequestURI = req.URL.RequestURI()
+	return &out
 }
 
 // clientScheme returns req with the scheme that a trusted proxy's client used. For other clients,

@@ -371,7 +371,8 @@ func TestAbsoluteTarget(t *testing.T) {
 	p := start(t, head+"services:\n"+service("a", backend(t, "a"))+"routes: [{name: all, backendRefs: [{name: a}]}]\n")
 	for target, want := range map[string]string{
 		"http://books.example/p?q": "a GET books.example /p?q", "https://books.example:8443/p%7C": "a GET books.example:8443 /p%7C",
-		"http://books.example": "a GET books.example /", "http://books.example?q": "a GET books.example /?q",
+		"http://books.example/p|q?a|b": "a GET books.example /p|q?a|b",
+		"http://books.example":         "a GET books.example /", "http://books.example?q": "a GET books.example /?q",
 	} {
 		rsp := p.raw(t, "GET "+target+" HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\r\n")
 		assert.True(t, strings.HasSuffix(rsp, "\r\n\r\n"+want), rsp)

@@ -81,7 +81,7 @@ type tcpListener struct {
 // Call forwards a connection.
 func (l *tcpListener) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	x, _ := ctx.Value(tcpConnectionKey{}).(*tcpConnection)
-	x.peer = peerOf(conn) // which a header of the PROXY protocol may have told
+	x.peer = peerOf(conn) // a header of the PROXY protocol may have replaced it
 	// The order matters: a rejected connection must not be read from.
 	switch c := l.ClientCIDRs; {
 	case c != nil && !accepts(c, x.peer.Addr()):

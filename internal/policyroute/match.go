@@ -31,8 +31,8 @@ func HostMatch[S interface{ GetReverseLabels() []string }, H interface {
 }
 
 // HTTPMatch converts a condition of linkerd's policy API on HTTP requests. prefix is the condition's path prefix, or
-// "/" if all paths satisfy it: a redirect that replaces a path's prefix needs it. It is "" if the condition contains an exact path or a
-// regular expression.
+// "/" if all paths satisfy it: a redirect that replaces a path's prefix needs it. It is "" if the condition contains
+// an exact path or a regular expression.
 func HTTPMatch(m *http_route.HttpRouteMatch) (conditions profiles.All, prefix string, err error) {
 	conditions = profiles.All{}
 	switch kind := m.GetPath().GetKind().(type) {

@@ -264,9 +264,10 @@ func checkResponse(req *http.Request, rsp *http.Response) error {
 	_, tunnel := rsp.Body.(io.ReadWriteCloser)
 	switch code := rsp.StatusCode; {
 	case code == http.StatusSwitchingProtocols:
-		asked, got := message.Upgrade(req.Header), message.Upgrade(rsp.Header)
-		if !message.Offers(asked, got) {
-			return &peerError{fmt.Errorf("httplayer: the endpoint switched to %q where %q was asked for", got, asked)}
+		offer := message.Upgrade(req.Header)
+		choice := message.Upgrade(rsp.Header)
+		if !message.Offers(offer, choice) {
+			return &peerError{fmt.Errorf("httplayer: the endpoint switched to %q where %q was asked for", choice, offer)}
 		}
 		if !tunnel {
 			return &peerError{errors.New("httplayer: the endpoint switched protocols and has no connection")}
@@ -345,11 +346,11 @@ func (h *handler) failure(r *http.Request, err error) *http.Response {
 		h.describeError(rsp, r, err)
 		return rsp
 	}
-	message := cmp.Or(detail(err), http.StatusText(status))
+	text := cmp.Or(detail(err), http.StatusText(status))
 	if h.informs() {
-		message = err.Error()
+		text = err.Error()
 	}
-	replyGRPC(rsp, code, message)
+	replyGRPC(rsp, code, text)
 	return rsp
 }
 

@@ -187,9 +187,8 @@ type weightedBackend[B any] interface {
 }
 
 // backendsOf returns a rule's backends, with their filters converted by convert. If the list first is
-// not empty, the rule uses the first available backend in it, and otherwise a random one of the list
-// random by weight.
-// isSet is false if the rule specifies neither. Without backends, the result is empty but not
+// not empty, the rule uses the first available backend in it. Otherwise it draws one from the list random
+// by weight. isSet is false if the rule specifies neither. Without backends, the result is empty but not
 // nil.
 func backendsOf[F any, B routeBackend[F], W weightedBackend[B]](
 	c *policyConverter, isSet bool, first []B, random []W, convert func([]F) filters,

@@ -85,9 +85,9 @@ func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer
 		Service(o.byProfile(dst, requests, opaque, named, o.detect(o.http, opaque, counts.Detect())))
 }
 
-// server returns the server for HTTP connections. Its errors have no body; header fields have their text,
-// as in linkerd. It sets no minimum rate for uploads, because the
-// application is trusted.
+// server returns the server for HTTP connections. Its error responses have no body; header fields contain
+// the text of the error, as in linkerd. It sets no minimum rate for uploads, because the application is
+// trusted.
 func (o *Outbound) server(requests httplayer.Service) tcplayer.Server {
 	return httplayer.NewServer(requests, append(o.Config.Server.Options(),
 		httplayer.WithConnect(), httplayer.WithErrorHandler(nil), mesh.WithErrorHeaders(!o.Quiet),

@@ -429,7 +429,8 @@ func (c *ClientConn) newResponse(req *http.Request, n int) *http.Response {
 			rsp.TransferEncoding = chunkedCoding
 		}
 		if b.framing == byClose {
-			rsp.Close, c.keepAlive = true, false
+			rsp.Close = true
+			c.keepAlive = false
 		}
 	}
 	return rsp

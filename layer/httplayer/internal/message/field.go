@@ -83,11 +83,11 @@ func Upgrade(h http.Header) string {
 	return strings.Join(values, ", ")
 }
 
-// Offers reports whether asked, the result of [Upgrade] for a request, has each protocol in got, that of its
-// response. A client may offer several protocols, of which the server selects one (RFC 9110, section 7.8).
-func Offers(asked, got string) bool {
-	for protocol := range strings.SplitSeq(got, ",") {
-		if protocol = strings.Trim(protocol, " \t"); protocol == "" || !Listed([]string{asked}, protocol) {
+// Offers reports whether offer, the result of [Upgrade] for a request, contains each protocol in choice, that of
+// its response. A client may offer several protocols, of which the server selects one (RFC 9110, section 7.8).
+func Offers(offer, choice string) bool {
+	for protocol := range strings.SplitSeq(choice, ",") {
+		if protocol = strings.Trim(protocol, " \t"); protocol == "" || !Listed([]string{offer}, protocol) {
 			return false
 		}
 	}
